@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # A class has at most 25 methods, an interface declares at most 13 virtual ones, and one .cc file
 # defines the methods of a class. Constructors, destructors and defaulted functions do not count.
-# check_classes.txt lists the exceptions. `check_classes.sh --print` prints that list as the tree needs
-# it, with the reasons that are given (not into the list itself: it is read meanwhile), and
-# `check_classes.sh --all` the figures of every class.
+# check_classes.txt lists the exceptions. `check_classes.sh --print` prints this list as the tree needs
+# it, with the reasons in the present list (do not redirect it into the list, which is read meanwhile), and
+# `check_classes.sh --all` prints the figures of every class.
 command -v perl >/dev/null || exit 77
 cd "${srcdir:-.}" || exit 1
 exec perl -w - "$@" <<'END'
@@ -29,7 +29,7 @@ sub text_of {
   return $text;
 }
 
-# A declaration without template arguments, attributes and what else has parentheses of its own.
+# A declaration without template arguments, attributes and other parts with parentheses of their own.
 sub plain {
   my ($text) = @_;
   $text =~ s/\s+/ /g;
@@ -102,7 +102,7 @@ sub scan {
       $class{$name} //= {file => $file, methods => 0, virtual => 0, files => {}};
       $said = '';
     } else {
-      # What ends here: a declaration, the head of a function's body, or an initializer's begin.
+      # Here ends a declaration, or the head of a function's body, or the part before an initializer.
       my $goes_on = 0;
       if ($mark eq '{') {
         my $function = function_of($plain) ne '';

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# A layer includes only what lies below it: fabric > protocol > transport > hmem > util.
+# Checks that a layer includes only layers below it: fabric > protocol > transport > hmem > util.
 cd "${srcdir:-.}/prov/erdma" || exit 1
 bad=0
 
@@ -28,7 +28,7 @@ deny 'fabric protocol transport util' '"hmem/cuda_api'
 deny .         '("(fake|libcheck)|<check.h>)'
 # util/log.cc needs the name that log lines carry, which is a member of fi_provider.
 deny 'util hmem protocol transport' '<rdma/(fi_[a-df-z]|fi_e[^r]|providers/fi_prov)' --exclude=log.cc
-# The program fi_erdma shares with the provider what needs no library, and nothing else.
+# The program fi_erdma shares only those files with the provider that need no library.
 if [ -d ../fi_erdma ] && grep -rnE '^ *# *include *"(fabric|protocol|transport|hmem|util)/' ../fi_erdma |
   grep -vE '"util/(spelling|stat_layout|stat_sequence)\.h"'; then bad=1; fi
 # Only domain_transports.cc names the transports together.
@@ -40,7 +40,7 @@ for file in $(grep -rlE '^ *# *include *"transport/(verbs|shm|self|staging)/' fa
     bad=1
   fi
 done
-# Every test is counted (test/libcheck.h), but for those of the simulated devices.
+# Every test is counted (test/libcheck.h), except those of the simulated devices.
 cd ../../test || exit 1
 if grep -rn --include='*.cc' --include='*.h' '# *include *<check.h>' . | grep -v '^./libcheck.h:'; then bad=1; fi
 if grep -rnE --include='*.cc' --include='*.h' 'START_TEST|tcase_create|[.]counted = false' . |

@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The lists of the Makefile.include files hold what is in the tree, sorted.
+# Checks that the lists of the Makefile.include files match the files in the tree, and are sorted.
 cd "${srcdir:-.}" || exit 1
 bad=0
 
-# listed FILE VARIABLE: the entries of a list.
+# listed FILE VARIABLE: prints the entries of a list.
 listed() {
   awk -v name="$2" '$1 == name && $2 == "=" { inside = 1; next }
     inside { last = !/\\$/; sub(/ *\\$/, ""); sub(/^[ \t]+/, ""); print; if (last) exit }' "$1"
 }
-# compare FILE VARIABLE..., the tree on standard input; a program with one source is that source.
+# compare FILE VARIABLE...: compares the lists with the files on standard input. A program without a list has one source.
 compare() {
   file=$1 tree=$(LC_ALL=C sort)
   shift

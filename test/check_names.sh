@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Nothing in the tree names the machine it was written on: no home folder, no private package
+# Checks that the tree does not name the machine it was written on: no home folder, no private package
 # mirror, no address of a private network in a URL.
 cd "${srcdir:-.}" || exit 1
 trees=

@@ -37,12 +37,12 @@ SocketAddress address(const char* host, uint16_t port) {
   return SocketAddress::from_sockaddr(&raw, sizeof(raw));
 }
 
-/// 127/8 stands for 10.0.0.1.
+/// Maps 127/8 to 10.0.0.1.
 SocketAddress single_host(const SocketAddress& given) {
   return given.loopback() ? address("10.0.0.1", given.port()) : given;
 }
 
-/// An AV with nothing around it; closed by the test or at its end.
+/// An AV without a domain; closed by the test or at its end.
 struct Fixture {
   explicit Fixture(uint64_t flags = 0, sa_family_t family = AF_INET) {
     av = new AddressVector(AvParent{lock, family, single_host, &open}, flags, nullptr);
@@ -340,7 +340,7 @@ TEST(close_is_refused_while_an_endpoint_listens) {
 TEST(insert_reports_through_the_bound_event_queue) {
   fi_eq_attr attr{};
   attr.wait_obj = FI_WAIT_UNSPEC;
-  auto queue = make_event_queue(&attr, {}, nullptr);
+  auto queue = make_event_queue(&attr, FI_VERSION(1, 17), {}, nullptr);
   ck_assert_int_eq(queue.error(), 0);
   fid_eq* eq = *queue;
   {
@@ -379,7 +379,7 @@ TEST(insert_reports_through_the_bound_event_queue) {
 
 TEST(bind_refuses_all_but_one_event_queue_on_an_event_av) {
   fi_eq_attr attr{};
-  auto queue = make_event_queue(&attr, {}, nullptr);
+  auto queue = make_event_queue(&attr, FI_VERSION(1, 17), {}, nullptr);
   fid_eq* eq = *queue;
   {
     Fixture plain;

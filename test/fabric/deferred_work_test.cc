@@ -23,7 +23,7 @@ TEST(every_work_counts_where_it_was_asked_to_and_nowhere_else, 2 * int(FI_OP_CNT
   uint64_t operand = 5, fetched = 1, compared = 0;
   fi_context context, peers;
   {
-    // As fabtests have it: nothing of the description outlives the call.
+    // As in fabtests, the structures that describe the operation do not outlive the call.
     fi_deferred_work work = world.work(type, 3);
     const bool into = type == FI_OP_RECV || type == FI_OP_TRECV || type == FI_OP_READ;
     const iovec iov{into ? received.data() : text.data(), length};
@@ -52,7 +52,7 @@ TEST(every_work_counts_where_it_was_asked_to_and_nowhere_else, 2 * int(FI_OP_CNT
     ck_assert_int_eq(world.queue(work), 0);
   }
   if (type == FI_OP_READ) std::copy(text.begin(), text.end(), world.memory.begin());
-  // Successes and failures alike bring a work nearer.
+  // Both successes and failures count towards the threshold.
   world.add();
   ck_assert_int_eq(fi_cntr_adderr(world.start, 1), 0);
   ck_assert_uint_eq(fi_cntr_read(world.done), 0);
@@ -96,7 +96,7 @@ TEST(counter_works_are_chained) {
   work.op_type = FI_OP_CNTR_ADD;
   work.threshold = 2;
   ck_assert_int_eq(world.queue(work), 0);
-  // What the first one sets off sets off the second.
+  // The first work triggers the second.
   work.triggering_cntr = world.done;
   work.threshold = 5;
   work.op.cntr = &back;
@@ -119,10 +119,10 @@ TEST(a_work_that_fails_counts_as_failed) {
   fi_deferred_work work = world.work(FI_OP_WRITE, 1);
   work.op.rma = &rma;
   ck_assert_int_eq(world.queue(work), 0);
-  // And one that can't even be posted.
+  // A second work can't be posted.
   rma.msg.addr = 4711;
   ck_assert_int_eq(world.queue(work), 0);
-  // And one of which nobody would know.
+  // A third work has no completion counter to report its failure.
   work.completion_cntr = nullptr;
   ck_assert_int_eq(world.queue(work), 0);
   world.add();
@@ -164,7 +164,7 @@ TEST(an_endpoint_that_closes_takes_its_works_along) {
   fi_deferred_work work = world.work(FI_OP_SEND, 1);
   work.op.msg = &msg;
   ck_assert_int_eq(world.queue(work), 0);
-  // One that is under way.
+  // A work that has been posted.
   msg.msg.addr = FI_ADDR_UNSPEC;
   work.op_type = FI_OP_RECV;
   work.threshold = 0;
@@ -209,7 +209,7 @@ TEST(what_is_no_work_is_refused) {
   ck_assert_int_eq(world.queue(work), -FI_EINVAL);
 }
 
-/// A ring: what arrives sends itself on, without the application.
+/// A ring: each arriving message triggers the next send, without the application.
 TEST(works_make_progress_by_themselves, 2) {
   constexpr uint64_t kRounds = 200;
   TriggerWorld world(_i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL);
@@ -234,7 +234,7 @@ TEST(works_make_progress_by_themselves, 2) {
     work.op.msg = &home;
     ck_assert_int_eq(world.queue(work), 0);
   }
-  // The counter belongs to no endpoint, and who waits for it sleeps.
+  // The counter is bound to no endpoint, and the thread that waits for it sleeps.
   std::thread waiter([&] { world.await(2 * kRounds); });
   world.add();
   waiter.join();
@@ -247,6 +247,76 @@ TEST(works_make_progress_by_themselves, 2) {
   ck_assert_int_eq(fi_close(&at_a->fid), 0);
   ck_assert_int_eq(fi_close(&at_b->fid), 0);
 }
+
+/// A failed attempt to close a counter does not keep it attached to endpoints later.
+TEST(a_counter_can_be_closed_after_an_attempt_in_vain) {
+  TriggerWorld world;
+  fi_deferred_work work = world.work(FI_OP_CNTR_ADD, 1);
+  fi_op_cntr add{world.done, 1};
+  work.op.cntr = &add;
+  ck_assert_int_eq(world.queue(work), 0);
+  world.add();
+  ck_assert_uint_eq(fi_cntr_read(world.done), 1);
+  ck_assert_int_eq(fi_ep_bind(world.a.ep, &world.start->fid, FI_SEND), 0);
+  ck_assert_int_eq(fi_close(&world.start->fid), -FI_EBUSY);
+  ck_assert_int_eq(fi_mr_bind(world.region.mr, &world.start->fid, FI_REMOTE_WRITE), 0);
+  world.region.close();
+  ck_assert_int_eq(fi_close(&world.a.ep->fid), 0);
+  world.a.ep = nullptr;
+  // The other endpoint is open, and has nothing to do with the counter any more.
+  ck_assert_int_eq(fi_close(&world.start->fid), 0);
+  world.start = nullptr;
+}
+
+void with_short_queues() {
+  on_shm();
+  setenv("FI_ERDMA_TX_SIZE", "16", 1);
+}
+
+TEST_CASE(.set_up = with_short_queues);
+
+/// The sends of one endpoint wait for receives that its peer posts only after it has a message of
+/// the other endpoint.
+TEST(an_endpoint_without_room_does_not_hold_up_the_works_of_another) {
+  constexpr size_t kSends = 20, kLength = 300'000;
+  TriggerWorld world;
+  const fi_addr_t back = world.b.insert(world.a);
+  const std::vector<char> text = pattern(kLength);
+  const iovec iov{const_cast<char*>(text.data()), kLength};
+  fi_context contexts[kSends];
+  for (fi_context& context : contexts) {
+    fi_op_msg msg{world.a.ep, {&iov, nullptr, 1, world.to, &context, 0}, 0};
+    fi_deferred_work work = world.work(FI_OP_SEND, 1);
+    work.op.msg = &msg;
+    ck_assert_int_eq(world.queue(work), 0);
+  }
+  char word[8] = "go", heard[8];
+  const iovec order{word, 8};
+  fi_op_msg msg{world.b.ep, {&order, nullptr, 1, back, word, 0}, 0};
+  fi_deferred_work work = world.work(FI_OP_SEND, 1);
+  work.op.msg = &msg;
+  ck_assert_int_eq(world.queue(work), 0);
+  ck_assert_int_eq(fi_recv(world.a.ep, heard, 8, nullptr, FI_ADDR_UNSPEC, heard), 0);
+  world.add();
+  fi_cq_tagged_entry entry;
+  ssize_t rc = -FI_EAGAIN;
+  for (int tries = 0; rc == -FI_EAGAIN && tries < 20'000; ++tries) {
+    world.b.progress();
+    rc = fi_cq_read(world.a.cq, &entry, 1);
+  }
+  ck_assert_int_eq(rc, 1);
+  ck_assert_ptr_eq(entry.op_context, heard);
+  std::vector<char> received(kLength);
+  for (size_t i = 0; i < kSends; ++i) {
+    ck_assert_int_eq(
+        fi_recv(world.b.ep, received.data(), kLength, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    world.b.wait(&world.a);
+    ck_assert(received == text);
+  }
+  world.await(kSends + 1);
+}
+
+TEST_CASE(.set_up = on_shm);
 
 TEST(threads_queue_and_trigger) {
   constexpr uint64_t kEach = 500;

@@ -17,7 +17,7 @@ using erdma::test::pattern;
 using erdma::test::Port;
 using erdma::test::Root;
 
-constexpr size_t kLengths[] = {0, 1, 24, 25, 88, 89, 4096, 8192, 8193, 65536, 1 << 20, 5 << 20};
+constexpr size_t kLengths[] = {0, 1, 24, 25, 88, 89, 4096, 16384, 16385, 65536, 1 << 20, 5 << 20};
 
 TEST(endpoints_of_one_domain_exchange_messages_of_every_size, std::size(kLengths)) {
   Root root;
@@ -293,7 +293,7 @@ TEST(absent_peer_is_an_error_completion) {
   ck_assert_int_eq(a.wait_error().err, FI_ECONNREFUSED);
 }
 
-/// An endpoint whose context is `context`, and somebody who is not there.
+/// An endpoint whose context is `context`, and the address of a peer that does not exist.
 struct Lonely {
   explicit Lonely(void* context) {
     setenv("FI_ERDMA_CONNECT_TIMEOUT", "50", 1);
@@ -313,7 +313,7 @@ struct Lonely {
   ~Lonely() {
     for (fid_t fid : {&ep->fid, &cq->fid, &cntr->fid, &av->fid}) ck_assert_int_eq(fi_close(fid), 0);
   }
-  /// What fi_cq_read() says once the operation has failed.
+  /// The result of fi_cq_read() once the operation has failed.
   ssize_t await_failure() {
     fi_cq_tagged_entry entry;
     while (fi_cntr_readerr(cntr) == 0) (void)fi_cq_read(cq, &entry, 1);

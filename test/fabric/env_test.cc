@@ -24,7 +24,7 @@ namespace {
 
 fi_provider g_provider{};
 
-/// Once, in the parent of all tests: libfabric takes its time to initialize.
+/// Runs once, in the parent of all tests, because libfabric's initialization is slow.
 void define() {
   fi_param* params = nullptr;
   int count = 0;
@@ -74,7 +74,8 @@ const GoodCase kGood[] = {
     {"FI_ERDMA_STREAMING", "on", [](const Settings& s) { return s.streaming == Switch::on; }},
     {"FI_ERDMA_STREAMING", "off", [](const Settings& s) { return s.streaming == Switch::off; }},
     {"FI_ERDMA_SHM_EAGER_SIZE", "4096", [](const Settings& s) { return s.eager_bytes == 4096; }},
-    {"FI_ERDMA_SHM_EAGER_SIZE", "16384", [](const Settings& s) { return s.eager_bytes == 16384; }},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "131072",
+     [](const Settings& s) { return s.eager_bytes == 131072; }},
     {"FI_ERDMA_SHM_HOT_PEERS", "1", [](const Settings& s) { return s.hot_peers == 1; }},
     {"FI_ERDMA_UNEXPECTED_SIZE", "65536",
      [](const Settings& s) { return s.unexpected_bytes == 65536; }},
@@ -126,11 +127,11 @@ const BadCase kBad[] = {
     {"FI_ERDMA_CMA", "OFF", "auto, on or off"},
     {"FI_ERDMA_PTRACER", "all", "ancestor, any or none"},
     {"FI_ERDMA_STREAMING", "yes", "auto, on or off"},
-    {"FI_ERDMA_SHM_EAGER_SIZE", "4095", "4096 to 16384"},
-    {"FI_ERDMA_SHM_EAGER_SIZE", "16385", "4096 to 16384"},
-    {"FI_ERDMA_SHM_EAGER_SIZE", "8k", "4096 to 16384"},
-    {"FI_ERDMA_SHM_EAGER_SIZE", " 8192", "4096 to 16384"},
-    {"FI_ERDMA_SHM_EAGER_SIZE", "-8192", "4096 to 16384"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "4095", "4096 to 131072"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "131073", "4096 to 131072"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "8k", "4096 to 131072"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", " 8192", "4096 to 131072"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "-8192", "4096 to 131072"},
     {"FI_ERDMA_SHM_HOT_PEERS", "0", "1 to 65536"},
     {"FI_ERDMA_UNEXPECTED_SIZE", "0x100000", "16384 to 1073741824"},
     {"FI_ERDMA_CONNECT_TIMEOUT", "99999999999999999999", "1 to 3600000"},
@@ -210,7 +211,7 @@ TEST(variables_of_others_are_none_of_ours) {
   check_text(only_log_line(), "");
 }
 
-/// As for a user who set nothing else.
+/// The settings of a user who has set no other variable.
 TEST(faults_in_variables_are_seen_unless_the_log_is_off, 2) {
   const CapturedStderr error_output;
   g_log_level = -1;

@@ -17,12 +17,13 @@ using erdma::fabric::make_event_queue;
 
 namespace {
 
-fid_eq* open_queue(fi_wait_obj wait = FI_WAIT_FD, uint64_t flags = FI_WRITE, size_t size = 32) {
+fid_eq* open_queue(fi_wait_obj wait = FI_WAIT_FD, uint64_t flags = FI_WRITE, size_t size = 32,
+                   uint32_t api_version = FI_VERSION(1, 17)) {
   fi_eq_attr attr{};
   attr.size = size;
   attr.flags = flags;
   attr.wait_obj = wait;
-  auto queue = make_event_queue(&attr, {}, nullptr);
+  auto queue = make_event_queue(&attr, api_version, {}, nullptr);
   ck_assert_int_eq(queue.error(), 0);
   return *queue;
 }
@@ -31,7 +32,7 @@ int open_error(fi_wait_obj wait, uint64_t flags) {
   fi_eq_attr attr{};
   attr.flags = flags;
   attr.wait_obj = wait;
-  return make_event_queue(&attr, {}, nullptr).error();
+  return make_event_queue(&attr, FI_VERSION(1, 17), {}, nullptr).error();
 }
 
 fi_eq_entry numbered(uintptr_t number) {
@@ -43,7 +44,7 @@ ssize_t write(fid_eq* eq, uintptr_t number) {
   return fi_eq_write(eq, FI_NOTIFY, &entry, sizeof(entry), 0);
 }
 
-/// The number read, or the error.
+/// The number that was read, or the error.
 ssize_t read(fid_eq* eq, uint64_t flags = 0) {
   uint32_t event = 0;
   fi_eq_entry entry{};
@@ -111,7 +112,7 @@ TEST(calls_refuse_bad_arguments) {
 }
 
 TEST(open_refuses_what_it_does_not_have) {
-  ck_assert_int_eq(make_event_queue(nullptr, {}, nullptr).error(), -FI_EINVAL);
+  ck_assert_int_eq(make_event_queue(nullptr, FI_VERSION(1, 17), {}, nullptr).error(), -FI_EINVAL);
   ck_assert_int_eq(open_error(FI_WAIT_MUTEX_COND, 0), -FI_ENOSYS);
   ck_assert_int_eq(open_error(FI_WAIT_SET, 0), -FI_EINVAL);
   ck_assert_int_eq(open_error(static_cast<fi_wait_obj>(7), 0), -FI_EINVAL);
@@ -217,6 +218,22 @@ TEST(error_is_read_apart_and_in_its_turn) {
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
 
+/// Before 1.5 err_data and its size are output only: whatever the application has there is no
+/// buffer.
+TEST(error_of_an_old_application_points_to_no_data) {
+  fid_eq* eq = open_queue(FI_WAIT_FD, FI_WRITE, 32, FI_VERSION(1, 4));
+  fi_eq_err_entry error{};
+  error.err = FI_EIO;
+  EventQueue::from(eq).post_error(error);
+  error.err_data = &error;
+  error.err_data_size = 8;
+  ck_assert_int_eq(fi_eq_readerr(eq, &error, 0), sizeof(error));
+  ck_assert_int_eq(error.err, FI_EIO);
+  ck_assert_ptr_null(error.err_data);
+  ck_assert_uint_eq(error.err_data_size, 0);
+  ck_assert_int_eq(fi_close(&eq->fid), 0);
+}
+
 TEST(overrun_queue_gives_what_it_has_and_then_the_error) {
   fid_eq* eq = open_queue();
   const size_t room = EventQueue::kProviderEvents;
@@ -263,7 +280,7 @@ TEST(close_is_refused_while_a_thread_reads) {
 TEST(close_is_refused_while_something_is_bound_and_told_once) {
   erdma::fabric::Children open;
   fi_eq_attr attr{};
-  auto queue = make_event_queue(&attr, &open, &attr);
+  auto queue = make_event_queue(&attr, FI_VERSION(1, 17), &open, &attr);
   fid_eq* eq = *queue;
   ck_assert_ptr_eq(eq->fid.context, &attr);
   EventQueue::from(eq).bound();

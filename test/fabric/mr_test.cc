@@ -50,7 +50,7 @@ fi_mr_attr attributes(size_t count = 1) {
 
 }  // namespace
 
-// Each reason has lines of its own in a log that is limited for each place in the code.
+// The log is limited per place in the code, so each reason has its own place.
 TEST(a_reason_that_is_repeated_hides_no_other) {
   Fixture f(FI_MR_PROV_KEY, FI_VERSION(1, 20));
   fid_mr* mr = nullptr;
@@ -167,7 +167,7 @@ TEST(registration_looks_at_no_more_pieces_than_it_is_given) {
   fi_close(&mr->fid);
 }
 
-/// Its last byte is the last but one that has an address.
+/// The last byte of the region is at the second highest address.
 TEST(registration_takes_a_region_up_to_the_end_of_all_addresses) {
   Fixture f;
   fi_mr_attr attr = attributes();
@@ -270,6 +270,22 @@ TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
   fi_close(&mr[1]->fid);
   ck_assert(early.watched.empty());
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+
+/// fi_cntr(3): no memory region may be associated with a counter that is closed.
+TEST(counter_of_a_region_is_not_closed_before_the_region, 2) {
+  Fixture f;
+  auto made = erdma::fabric::make_cntr({f.lock, kApi, false, nullptr}, nullptr, nullptr);
+  ck_assert(made);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+  const uint64_t bound = _i ? FI_REMOTE_READ | FI_REMOTE_WRITE : FI_REMOTE_WRITE;
+  ck_assert_int_eq(fi_mr_bind(mr, &(*made)->fid, bound), 0);
+  ck_assert_int_eq(fi_close(&(*made)->fid), -FI_EBUSY);
+  MemoryRegion::from(mr).accessed(FI_REMOTE_WRITE);
+  ck_assert_uint_eq(fi_cntr_read(*made), 1);
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(fi_close(&(*made)->fid), 0);
 }
 
 /// Whether it counts one kind of access or both, an operation is one event.

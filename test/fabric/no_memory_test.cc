@@ -1,9 +1,10 @@
-// Memory runs out: at each allocation in turn that the provider makes between fi_fabric and the
-// last fi_close, with messages and RMA in between. What fails says so, once, and later calls find
-// all in order.
+// Memory runs out at each allocation in turn that the provider makes between fi_fabric and the last
+// fi_close, with messages and RMA in between. Each failed operation reports it once, and later
+// calls work.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <netinet/in.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <array>
@@ -28,7 +29,8 @@ bool in_program(const void* address) {
   static const void* const program = library_of(reinterpret_cast<const void*>(library_of));
   return library_of(address) == program;
 }
-/// Of the provider, perhaps within the library of C++: not of what stands for an adapter.
+/// True if the provider allocates, also through the C++ library. Allocations of the simulated
+/// adapter do not count.
 bool by_provider(const void* caller) {
   if (in_program(caller)) return true;
   static const void* const cxx = library_of(dlsym(RTLD_DEFAULT, "_ZSt9terminatev"));
@@ -51,7 +53,7 @@ ssize_t expect_no_memory(Call call) {
   return erdma::fake::without_each_allocation(-FI_ENOMEM, call);
 }
 
-/// True = done. What it failed of can only be memory.
+/// True: the call succeeded. The only error allowed is -FI_ENOMEM.
 bool done(const char* call, ssize_t rc) {
   ck_assert_msg(rc == 0 || rc == -FI_ENOMEM, "%s: %s", call, fi_strerror(int(-rc)));
   return rc == 0;
@@ -78,12 +80,13 @@ struct Side {
   std::vector<char> window = std::vector<char>(1 << 20);
 };
 
-/// Everything, up to enabled endpoints that know each other. Of as much as could be made.
+/// All objects, up to two enabled endpoints that know each other. The destructor closes as many as
+/// were made.
 class Attempt {
  public:
   static constexpr size_t kMost = 900'000;
 
-  /// Sends of the bytes, kMost of them.
+  /// `bytes`: the data to send; at least kMost.
   Attempt(fi_info* info, const std::vector<char>& bytes) : x_info(info), x_bytes(bytes) {}
 
   bool build() {
@@ -96,7 +99,7 @@ class Attempt {
   }
 
   int error() const { return x_error; }
-  /// Each operation ends once; true = all of them well.
+  /// Each operation completes once. True: all succeeded.
   bool use() {
     bool well = true;
     for (const size_t length : {size_t(8), size_t(3000), size_t(100'000), kMost})
@@ -132,8 +135,8 @@ class Attempt {
     return done("fi_av_insert", inserted ? inserted : -FI_ENOMEM);
   }
 
-  /// Of the operation with this context: the error, or 0. A receive that could not be taken back
-  /// any more may have ended meanwhile.
+  /// Waits for the completion of the operation with this context, and returns its error or 0. A
+  /// receive that could not be cancelled any more may complete before it.
   int end_of(Side& side, Side& other, const fi_context& context) {
     fi_cq_tagged_entry entry;
     fi_cq_err_entry error{};
@@ -151,7 +154,7 @@ class Attempt {
       }
     }
   }
-  /// Until it is accepted; a call without memory may be made again.
+  /// Repeats a call until it is accepted. A call that failed for lack of memory may be repeated.
   template <typename Call>
   void post(const char* name, Call call) {
     for (;;) {
@@ -198,7 +201,7 @@ class Attempt {
     return true;
   }
 
-  /// One that no operation had before.
+  /// A context that no operation has used before.
   fi_context& next_context() { return x_contexts.at(x_operations++); }
 
   fi_info* x_info;
@@ -213,7 +216,7 @@ class Attempt {
   std::vector<char> x_received = std::vector<char>(kMost);
 };
 
-/// From this allocation on `many` fail. True = some did.
+/// Makes `many` allocations fail, starting with this one. True: at least one did.
 bool attempt_without(fi_info* info, const std::vector<char>& bytes, long allocation, long many) {
   Attempt attempt(info, bytes);
   run_short(allocation, many);
@@ -221,7 +224,7 @@ bool attempt_without(fi_info* info, const std::vector<char>& bytes, long allocat
   if (built) attempt.use();
   const bool failed = replenish();
   if (!failed) ck_assert(built);
-  // There is memory again.
+  // Memory is available again.
   if (built)
     for (int tries = 0; !attempt.use(); ++tries)
       ck_assert_msg(tries < 5, "nothing works after allocation %ld: error %d", allocation,
@@ -243,7 +246,7 @@ void try_each_allocation(int way, long many = 1) {
   ask.caps = FI_TAGGED | FI_RMA;
   ask.mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   fi_info* info = get_info(ask);
-  // Those that fail in a row overlap.
+  // Runs of failing allocations overlap.
   const long step = std::max(many / 3, 1L);
   const std::vector<char> bytes = pattern(Attempt::kMost);
   long allocation = 0;
@@ -256,7 +259,7 @@ TEST(each_call_that_lacks_memory_says_so, kWays) {
   try_each_allocation(_i);
 }
 
-/// In calls, in progress, on the threads of the provider: once, or for a while.
+/// Allocations fail in calls, in progress and on the provider's threads: one, or several in a row.
 TEST(what_lacks_memory_anywhere_goes_on_or_says_so, 2 * kWays) {
   erdma::fake::g_anywhere = true;
   try_each_allocation(_i % kWays, _i < kWays ? 1 : 30);
@@ -284,7 +287,7 @@ sockaddr_in numbered_peer(uint16_t port) {
   return peer;
 }
 
-/// A status for each address that was not inserted, and the next is.
+/// Each address that was not inserted has a status, and later addresses can be inserted.
 TEST(an_address_vector_without_memory_says_so) {
   g_device = "shm";
   Root root;
@@ -328,7 +331,8 @@ TEST(an_event_queue_without_memory_says_so) {
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
 
-/// The first receive that names a source, and the first probe, make what later ones find.
+/// The first receive that names a source, and the first probe, allocate objects that later ones
+/// use.
 TEST(a_shared_context_without_memory_for_a_source_says_so) {
   g_device = "shm";
   Ask ask;
@@ -355,6 +359,72 @@ TEST(a_shared_context_without_memory_for_a_source_says_so) {
   ck_assert_int_eq(fi_cancel(&shared->fid, &byte), 0);
   for (fid_t object : {&ep->fid, &shared->fid, &cq->fid, &av->fid})
     ck_assert_int_eq(fi_close(object), 0);
+}
+
+void open_on(Root& root, Side& side) {
+  side.cq.made = root.open_cq(FI_CQ_FORMAT_TAGGED, FI_WAIT_FD);
+  side.av.made = root.open_av();
+  ck_assert_int_eq(fi_endpoint(root.domain, root.info, &side.ep.made, nullptr), 0);
+  ck_assert_int_eq(fi_ep_bind(side.ep.made, &side.cq->fid, FI_TRANSMIT | FI_RECV), 0);
+  ck_assert_int_eq(fi_ep_bind(side.ep.made, &side.av->fid, 0), 0);
+}
+
+/// Calls nothing that drives an endpoint.
+void await_a_completion(fid_fabric* fabric, fid_cq* cq) {
+  int fd = -1;
+  ck_assert_int_eq(fi_control(&cq->fid, FI_GETWAIT, &fd), 0);
+  fid_t object = &cq->fid;
+  if (fi_trywait(fabric, &object, 1) == 0) {
+    pollfd readable{fd, POLLIN, 0};
+    ck_assert_int_eq(poll(&readable, 1, -1), 1);
+  }
+}
+
+/// The application only waits from the send on until the bytes have arrived.
+void send_while_idle(fid_fabric* fabric, Side& from, Side& to) {
+  char name[64];
+  size_t length = sizeof(name);
+  ck_assert_int_eq(fi_getname(&to.ep->fid, name, &length), 0);
+  ck_assert_int_eq(fi_av_insert(from.av.made, name, 1, &from.peer, 0, nullptr), 1);
+  const std::vector<char> sent = pattern(300'000);
+  ck_assert_int_eq(
+      fi_trecv(to.ep.made, to.window.data(), sent.size(), nullptr, FI_ADDR_UNSPEC, 7, 0, nullptr),
+      0);
+  ck_assert_int_eq(fi_tsend(from.ep.made, sent.data(), sent.size(), nullptr, from.peer, 7, nullptr),
+                   0);
+  await_a_completion(fabric, to.cq.made);
+  fi_cq_tagged_entry entry;
+  for (fid_cq* cq : {from.cq.made, to.cq.made}) {
+    ssize_t rc = -FI_EAGAIN;
+    while (rc == -FI_EAGAIN) rc = fi_cq_read(cq, &entry, 1);
+    ck_assert_int_eq(rc, 1);
+  }
+  ck_assert(std::equal(sent.begin(), sent.end(), to.window.begin()));
+}
+
+/// An fi_enable that fails for lack of memory has no effect, so the next one enables the endpoint,
+/// and the progress thread drives it.
+TEST(an_endpoint_that_lacked_memory_to_be_enabled_is_driven_later) {
+  g_device = "shm";
+  Ask ask;
+  ask.progress = FI_PROGRESS_AUTO;
+  bool failed = true;
+  for (long allocation = 0; failed; ++allocation) {
+    Root root(ask);
+    Side from, to;
+    open_on(root, from);
+    open_on(root, to);
+    run_short(allocation);
+    const int rc = counted([&] { return fi_enable(to.ep.made); });
+    failed = replenish();
+    ck_assert(failed || allocation > 10);
+    if (rc) {
+      ck_assert_int_eq(rc, -FI_ENOMEM);
+      ck_assert_int_eq(fi_enable(to.ep.made), 0);
+    }
+    ck_assert_int_eq(fi_enable(from.ep.made), 0);
+    send_while_idle(root.fabric, from, to);
+  }
 }
 
 SUITE(.run = on_simulated_devices);

@@ -1,5 +1,5 @@
-// What calls that make, open, bind and set are given wrong is refused with the right error, and the
-// next call is as if nothing had been. Over shared memory.
+// Calls that open, bind and set refuse wrong arguments with the right error, and have no effect on
+// later calls. Over shared memory.
 #include <netinet/in.h>
 
 #include <climits>
@@ -9,7 +9,7 @@
 #include "fabric/fid_ops.h"
 #include "fabric/trigger_rig.h"
 
-// Of fi_tx_size_left and fi_rx_size_left.
+// For fi_tx_size_left and fi_rx_size_left.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -20,7 +20,7 @@ constexpr uint64_t kRegMr = 1ull << 59;  ///< FI_REG_MR, of whose name the heade
 
 TEST_CASE(.set_up = on_shm);
 
-// --- options, flags, names and what is bound -----------------------------------------------------
+// --- options, flags, names and bindings ----------------------------------------------------------
 
 constexpr int kSharedMemoryPermitted = 11, kMaxMsgSize = 12, kMaxTaggedSize = 13,
               kInjectMsgSize = 16, kInjectTaggedSize = 17;
@@ -52,6 +52,13 @@ TEST(an_option_takes_its_own_size_and_no_more_than_there_is) {
     length = 8;
     ck_assert_int_eq(fi_getopt(fid, FI_OPT_ENDPOINT, option, value, &length), 0);
     ck_assert_uint_eq(value[0], most);
+    value[0] = 100 + uint64_t(option);
+    ck_assert_int_eq(set(option, 8), 0);
+  }
+  // Each is kept by itself.
+  for (const int option : {kMaxMsgSize, kMaxTaggedSize, kInjectMsgSize, kInjectTaggedSize}) {
+    ck_assert_int_eq(fi_getopt(fid, FI_OPT_ENDPOINT, option, value, &length), 0);
+    ck_assert_uint_eq(value[0], 100 + uint64_t(option));
   }
   for (const int option : {kCudaApiPermitted, kSharedMemoryPermitted})
     for (const size_t bytes : {0u, 2u}) ck_assert_int_eq(set(option, bytes), -FI_EINVAL);
@@ -252,7 +259,7 @@ TEST(a_fabric_of_another_name_is_no_data) {
   ck_assert_int_eq(fi_close(&fabric->fid), 0);
 }
 
-/// Of an exception only that memory lacks is known.
+/// bad_alloc becomes -FI_ENOMEM, any other exception -FI_EOTHER.
 TEST(no_exception_leaves_a_call) {
   using erdma::fabric::abi_call;
   ck_assert_int_eq(abi_call([]() -> int { throw std::bad_alloc(); }), -FI_ENOMEM);

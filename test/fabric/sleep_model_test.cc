@@ -1,10 +1,10 @@
-// Threads that sleep with different conditions, some changes, and every order of both: nobody may
-// sleep on whose condition holds. The queues are real; threads are fibers of one thread, so that a
-// run is decided by the choices of the scheduler alone. A choice exists wherever a real thread
-// holds no lock: where it sleeps (epoll_wait and poll, which wake only who finds the descriptor
-// readable when its turn comes: the worst that a kernel may do) and where it yields.
+// Threads that sleep with different conditions, some changes, and every order of both: no thread
+// may sleep while its condition holds. The queues are real. Threads are fibers of one thread, so
+// that only the choices of the scheduler decide a run. It chooses wherever a real thread holds no
+// lock: where the thread sleeps and where it yields. As the worst that a kernel may do, epoll_wait
+// and poll wake a fiber only if the descriptor is still readable when the fiber is chosen.
 //
-// ERDMA_MODEL_SEED and ERDMA_MODEL_RUNS set where the random runs begin and how many there are.
+// ERDMA_MODEL_SEED and ERDMA_MODEL_RUNS set the seed and the number of random runs, in thousands.
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 #include "fabric/rig.h"
 #include "fabric/wait_set.h"
 
-// Of wait sets, which libfabric 2 deprecates.
+// For wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -47,10 +47,11 @@ void must(bool holds) {
   if (!holds) ck_abort_msg("a call of the provider failed");
 }
 
-// --- what they sleep on -------------------------------------------------------------------------
+// --- objects to sleep on ------------------------------------------------------------------------
 
-/// As an endpoint: told of work by its descriptor only while armed, which then stays readable until
-/// disarm(); tells the sleepers of all its queues what it can't promise.
+/// A source that behaves like an endpoint. Work makes its descriptor readable only while the source
+/// is armed, and then until disarm(). If it can't be armed, it wakes the sleepers of all its
+/// queues.
 class Source final : public ProgressSource {
  public:
   Source() : x_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -108,8 +109,8 @@ class Source final : public ProgressSource {
   erdma::util::Fd x_fd;
 };
 
-/// One endpoint's worth of everything: two queues and a counter on a first source, of which the
-/// counter has a second one, too; a queue, a counter and an event queue in a wait set.
+/// One object of each kind: two queues and a counter on a first source; a second source for the
+/// counter; a queue, a counter and an event queue in a wait set.
 struct World {
   World() : fabric(the_fabric()) {
     fi_wait_attr attr{};
@@ -153,7 +154,7 @@ struct World {
     must(fi_close(&eq->fid) == 0);
     must(fi_close(&set->fid) == 0);
   }
-  /// One for all: to make it takes longer than a run.
+  /// One fabric for all runs, since making one takes longer than a run.
   static fid_fabric* the_fabric() {
     static fid_fabric* const made = [] {
       fid_fabric* opened = nullptr;
@@ -176,18 +177,18 @@ struct World {
 
   struct Queue {
     CompletionQueue* cq = nullptr;
-    size_t entries = 0;    ///< that nobody has read
-    unsigned signals = 0;  ///< so far
+    size_t entries = 0;    ///< unread
+    unsigned signals = 0;  ///< signals so far
     unsigned blocked = 0;  ///< fibers in fi_cq_sread
   };
   struct Count {
     Counter* cntr = nullptr;
     uint64_t value = 0, failures = 0;
     uint64_t changes = 0;
-    uint64_t seen = 0;  ///< of them, by whoever looked last: fi_trywait speaks for all watchers
+    uint64_t seen = 0;  ///< `changes` at the last look: a fi_trywait is for all watchers
   };
 
-  // From a source, or from a thread that posts.
+  // Called by a source, or by a thread that posts.
   void push(Queue& queue) {
     queue.cq->push({}, nullptr);
     ++queue.entries;
@@ -227,11 +228,11 @@ struct World {
   Queue queues[2];
   Count counts[2];
   fid_eq* eq = nullptr;
-  size_t events = 0;      ///< in eq
-  uint64_t set_seen = 0;  ///< changes of its counter, by whoever asked it last
+  size_t events = 0;      ///< unread events of eq
+  uint64_t set_seen = 0;  ///< changes of the set's counter at the last look
 };
 
-/// A thread, and whether what it waits for is there.
+/// A thread, and whether its condition holds.
 struct Sleeper {
   std::string what;
   std::function<bool()> holds;
@@ -327,7 +328,7 @@ void write_event(World& world) {
   ++world.events;
 }
 
-/// What another thread does: never sleeps itself.
+/// A step of another thread, which never sleeps.
 using Change = std::pair<std::string, std::function<void()>>;
 
 Change change(World& world, unsigned kind, unsigned which) {
@@ -394,7 +395,7 @@ constexpr unsigned kSleepers = 7;
 
 // --- runs ---------------------------------------------------------------------------------------
 
-/// One order of what the sleepers and the changes do. Empty, or what went wrong.
+/// Runs sleepers and changes in one order. Returns a description of the fault, or an empty string.
 std::string run(World& world, std::vector<Sleeper> sleepers, const std::vector<Change>& changes,
                 const Choose& choose) {
   Scheduler scheduler(choose);
@@ -410,7 +411,7 @@ std::string run(World& world, std::vector<Sleeper> sleepers, const std::vector<C
     for (const Change& change : changes) wrong += " " + change.first + ",";
     return wrong;
   }
-  // Everybody home: what they wait for comes until it suffices.
+  // Ends the sleepers: makes changes until all conditions hold.
   for (int i = 0; i < 8; ++i) {
     for (unsigned which = 0; which < 2; ++which) {
       scheduler.then(change(world, 3, which).second);
@@ -434,7 +435,7 @@ uint64_t number(const char* variable, uint64_t otherwise) {
   return text ? std::strtoull(text, nullptr, 0) : otherwise;
 }
 
-/// All orders of a few sleepers and changes.
+/// A few sleepers and changes, which run in all orders.
 struct Case {
   struct {
     unsigned kind, which, amount;
@@ -455,12 +456,12 @@ constexpr Case kCases[] = {
     {{{2, 0, 2}, {3, 0, 0}, {kNone, 0, 0}}, {{4, 0}, {kNone, 0}, {kNone, 0}}},
     {{{2, 0, 3}, {2, 0, 1}, {3, 0, 0}}, {{1, 0}, {5, 0}, {kNone, 0}}},
     {{{2, 0, 1}, {2, 0, 1}, {kNone, 0, 0}}, {{5, 0}, {6, 0}, {1, 0}}},
-    // A set, whose counter tells of each change once.
+    // A set whose counter reports each change once.
     {{{4, 0, 0}, {4, 0, 0}, {kNone, 0, 0}}, {{3, 1}, {kNone, 0}, {kNone, 0}}},
     {{{4, 0, 0}, {4, 0, 0}, {4, 0, 0}}, {{3, 1}, {kNone, 0}, {kNone, 0}}},
     {{{4, 0, 0}, {5, 0, 0}, {kNone, 0, 0}}, {{0, 1}, {kNone, 0}, {kNone, 0}}},
     {{{4, 0, 0}, {2, 1, 1}, {kNone, 0, 0}}, {{1, 1}, {5, 1}, {kNone, 0}}},
-    // Two queues of one source, of which one was asked for its descriptor and left alone.
+    // Two queues of one source; fi_trywait was called once for one of them, and then no more.
     {{{2, 1, 1}, {3, 0, 0}, {kNone, 0, 0}}, {{7, 0}, {1, 1}, {1, 0}}},
     {{{6, 0, 0}, {6, 0, 0}, {4, 0, 0}}, {{10, 0}, {kNone, 0}, {kNone, 0}}},
 };
@@ -503,13 +504,13 @@ TEST(nobody_sleeps_on_in_any_order, std::size(kCases)) {
   ck_assert_uint_gt(runs, 1);
 }
 
-/// So many runs have one world, so that what a run leaves behind is there for the next.
+/// This many runs share a world, so that each run starts with the state that earlier runs left.
 constexpr uint64_t kRunsPerWorld = 64;
 
 TEST(nobody_sleeps_on_in_many_orders) {
   const uint64_t seed = number("ERDMA_MODEL_SEED", std::random_device()());
-  const uint64_t runs = number("ERDMA_MODEL_RUNS", 50'000);
-  std::printf("sleep model: ERDMA_MODEL_SEED=%lu ERDMA_MODEL_RUNS=%lu\n", seed, runs);
+  const uint64_t runs = 1000 * number("ERDMA_MODEL_RUNS", 50);
+  std::printf("sleep model: ERDMA_MODEL_SEED=%lu ERDMA_MODEL_RUNS=%lu\n", seed, runs / 1000);
   std::unique_ptr<World> world;
   std::mt19937_64 random;
   for (uint64_t i = 0; i < runs; ++i) {

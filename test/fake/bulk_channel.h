@@ -70,6 +70,18 @@ struct Recorder final : Sink {
   }
 };
 
+/// As many random bytes as the largest prime below 64 KiB, by xorshift.
+inline const std::vector<unsigned char>& random_block(unsigned seed) {
+  static std::map<unsigned, std::vector<unsigned char>> blocks;
+  std::vector<unsigned char>& block = blocks[seed];
+  uint64_t random = 0x9e3779b97f4a7c15u * (seed + uint64_t{1});
+  while (block.size() < 65521) {
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    block.push_back((unsigned char)(random >> 32));
+  }
+  return block;
+}
+
 /// `length` bytes in up to four uneven, unaligned pieces of a block of their own.
 struct Pieces {
   std::vector<unsigned char> block;
@@ -86,22 +98,25 @@ struct Pieces {
       left -= bytes;
     }
   }
-  /// Millions of bytes: by xorshift, a word at a time.
+  /// Repeats a block whose length no chunk or page divides: what lands in a wrong place differs
+  /// from what belongs there.
   void fill(unsigned seed) {
-    uint64_t random = 0x9e3779b97f4a7c15u * (seed + uint64_t{1});
+    const std::vector<unsigned char>& random = random_block(seed);
+    size_t from = 0;
     for (size_t i = 0; i < count; ++i)
-      for (size_t j = 0; j < iov[i].iov_len; j += sizeof(random)) {
-        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-        std::memcpy(static_cast<unsigned char*>(iov[i].iov_base) + j, &random,
-                    std::min(sizeof(random), iov[i].iov_len - j));
+      for (size_t j = 0, bytes = 0; j < iov[i].iov_len; j += bytes) {
+        bytes = std::min(random.size() - from, iov[i].iov_len - j);
+        std::memcpy(static_cast<unsigned char*>(iov[i].iov_base) + j, random.data() + from, bytes);
+        from = (from + bytes) % random.size();
       }
   }
+  /// By memcpy(): AddressSanitizer's memmove() copies byte by byte.
   std::vector<unsigned char> flat() const {
-    std::vector<unsigned char> bytes;
-    for (size_t i = 0; i < count; ++i) {
-      auto* base = static_cast<unsigned char*>(iov[i].iov_base);
-      bytes.insert(bytes.end(), base, base + iov[i].iov_len);
-    }
+    size_t length = 0;
+    for (size_t i = 0; i < count; ++i) length += iov[i].iov_len;
+    std::vector<unsigned char> bytes(length);
+    for (size_t i = 0, at = 0; i < count; at += iov[i++].iov_len)
+      if (iov[i].iov_len > 0) std::memcpy(bytes.data() + at, iov[i].iov_base, iov[i].iov_len);
     return bytes;
   }
   size_t gaps_changed(unsigned char fill) const {

@@ -37,6 +37,7 @@ struct Behaviour {
   size_t room = SIZE_MAX;  ///< packets that may wait for the peer
   size_t more_room = 0;    ///< that each poll() finds
   bool prefers_read = true;
+  size_t fragmented = 0;        ///< longest message in fragments
   bool hold_transfers = false;  ///< get() and put() stay pending
   int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
   int transfer_refusal = 0;     ///< what get() and put() return at once
@@ -92,6 +93,9 @@ class Transport final : public transport::Transport {
     }
     transport::LinkLimits limits() const noexcept override {
       return {x_owner.behaviour.eager, x_owner.behaviour.prefers_read};
+    }
+    bool prefers_fragments(size_t length) noexcept override {
+      return length <= x_owner.behaviour.fragmented;
     }
     int share(const iovec* memory, size_t count, size_t length, transport::Access access,
               transport::RemoteKey& remote_key) noexcept override {

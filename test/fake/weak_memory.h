@@ -1,11 +1,13 @@
 #pragma once
 
+#include <ucontext.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <semaphore>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,12 +17,12 @@
 /// oldest store that it may still read. A relaxed load may read any store from there on; what
 /// acquires takes over the view of the store it read, and so on. Every order of the threads' steps
 /// and every choice of what a load reads is tried, by running the scenario again and again. What is
-/// allowed by aarch64 and hidden by x86 happens here.
+/// allowed by aarch64 and hidden by x86 happens here. The threads are fibers of one thread: the
+/// kernel takes no part in their order.
 namespace erdma::fake::weak {
 
 class Model;
 inline Model* g_model = nullptr;
-inline thread_local size_t g_thread = 0;
 
 class Model {
  public:
@@ -104,7 +106,8 @@ class Model {
   }
 
  private:
-  using View = std::vector<size_t>;  ///< by location: the number of a store there
+  using Stack = std::array<char, 64 * 1024>;  ///< of a thread, used by all runs
+  using View = std::vector<size_t>;           ///< by location: the number of a store there
   struct Store {
     uint64_t value;
     View view;
@@ -115,7 +118,7 @@ class Model {
   struct Thread {
     View now, acquirable, released;
     std::vector<std::pair<size_t, size_t>> unsettled;  ///< sequentially consistent stores
-    std::binary_semaphore go{0};
+    ucontext_t context{};
     bool over = false;
   };
 
@@ -164,32 +167,37 @@ class Model {
   }
   /// Lets another thread go first, or not.
   Thread& step() {
-    Thread& self = *x_threads[g_thread];
-    x_back.release();
-    self.go.acquire();
+    Thread& self = *x_running;
+    swapcontext(&self.context, &x_scheduler);
     return self;
   }
   template <typename Body>
   void run(size_t threads, Body body) {
-    for (size_t i = 0; i < threads; ++i) x_threads.push_back(std::make_unique<Thread>());
-    std::vector<std::thread> running;
-    for (size_t i = 0; i < threads; ++i)
-      running.emplace_back([this, i, &body] {
-        g_thread = i;
-        x_threads[i]->go.acquire();
-        body(i);
-        x_threads[i]->over = true;
-        x_back.release();
-      });
+    x_body = [this, &body] {
+      body(x_number);
+      x_running->over = true;
+    };
+    for (size_t i = 0; i < threads; ++i) add_thread(i);
     for (;;) {
-      std::vector<Thread*> ready;
-      for (const auto& thread : x_threads)
-        if (!thread->over) ready.push_back(thread.get());
+      std::vector<size_t> ready;
+      for (size_t i = 0; i < threads; ++i)
+        if (!x_threads[i]->over) ready.push_back(i);
       if (ready.empty()) break;
-      ready[choose(ready.size())]->go.release();
-      x_back.acquire();
+      x_number = ready[choose(ready.size())];
+      x_running = x_threads[x_number].get();
+      swapcontext(&x_scheduler, &x_running->context);
     }
-    for (std::thread& thread : running) thread.join();
+  }
+  void add_thread(size_t number) {
+    static std::vector<std::unique_ptr<Stack>> stacks;
+    if (number == stacks.size()) stacks.push_back(std::make_unique<Stack>());
+    ucontext_t& context = x_threads.emplace_back(std::make_unique<Thread>())->context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks[number]->data();
+    context.uc_stack.ss_size = stacks[number]->size();
+    context.uc_link = &x_scheduler;
+    makecontext(
+        &context, [] { g_model->x_body(); }, 0);
   }
 
   std::vector<Choice> x_path;
@@ -197,7 +205,10 @@ class Model {
   std::vector<std::vector<Store>> x_stores;  ///< by location, oldest first
   View x_sequential;
   std::vector<std::unique_ptr<Thread>> x_threads;
-  std::binary_semaphore x_back{0};
+  Thread* x_running = nullptr;
+  size_t x_number = 0;  ///< of the running one
+  std::function<void()> x_body;
+  ucontext_t x_scheduler{};
 };
 
 /// In place of std::atomic, in a Scenario.

@@ -97,9 +97,10 @@ TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
   pair.end_work({&g_one, &g_two, &g_three});
 }
 
-TEST(send_completes_with_delivery_complete_only_after_the_receive, 2) {
+TEST(send_completes_with_delivery_complete_only_after_the_receive, 3) {
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
+  pair.a.transport.behaviour.prefers_read = _i != 2;
   const auto message = pattern(length);
   const iovec iov{const_cast<char*>(message.data()), length};
   auto args = Node::send_args(1, iov, 7, &g_one);
@@ -112,6 +113,43 @@ TEST(send_completes_with_delivery_complete_only_after_the_receive, 2) {
   pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert_int_eq(pair.a.sent.take().error, 0);
+  expect_clean(pair);
+}
+
+/// The completion of a WRITE does not mean that its bytes have arrived, so the sender waits until
+/// the receiver has taken `done` and has made the bytes visible in the memory of a GPU.
+TEST(delivery_of_a_message_that_its_sender_writes_is_confirmed_by_the_receiver, 3) {
+  const bool device = _i > 0;
+  const int status = _i == 2 ? FI_EIO : 0;
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = false;
+  pair.b.transport.behaviour.flushes = pair.b.transport.behaviour.hold_flushes = device;
+  pair.b.transport.behaviour.flush_status = -status;
+  const auto message = pattern(5000);
+  std::vector<char> buffer(5000);
+  const iovec into{buffer.data(), buffer.size()};
+  auto receive = Node::receive_args(into, 7, &g_two);
+  receive.device = device;
+  must(pair.b.engine.post_receive(receive));
+  const iovec from{const_cast<char*>(message.data()), message.size()};
+  auto send = Node::send_args(1, from, 7, &g_one);
+  send.until_delivered = true;
+  must(pair.a.engine.post_send(send));
+  pair.b.engine.progress();
+  for (int i = 0; i < 4; ++i) pair.a.engine.progress();
+  ck_assert(buffer == message);
+  ck_assert(pair.a.sent.entries.empty());
+  if (device) {
+    pair.run_until_idle();
+    ck_assert_uint_eq(pair.b.transport.flushing.size(), 1);
+    ck_assert(pair.a.sent.entries.empty());
+    pair.b.transport.behaviour.hold_flushes = false;
+  }
+  pair.run_until_idle();
+  ck_assert_int_eq(pair.b.received.take().error, status);
+  const ErrorCompletion sent = pair.a.sent.take();
+  ck_assert_int_eq(sent.error, status);
+  ck_assert_ptr_eq(sent.context, &g_one);
   expect_clean(pair);
 }
 

@@ -443,6 +443,36 @@ TEST(multi_receive_survives_a_message_that_finds_no_memory) {
   pair.end_work({&g_one, &g_two, &g_three});
 }
 
+/// It stays with the link until there is memory: whether a receive is posted or not, and also if
+/// only the memory for its bytes lacks.
+TEST(a_first_fragment_that_finds_no_memory_changes_nothing, 3) {
+  Pair pair;
+  for (Node* node : {&pair.a, &pair.b}) node->transport.behaviour.fragmented = 65536;
+  const auto message = pattern(20000);
+  std::vector<char> got(message.size());
+  const bool posted = _i == 1, only_bytes = _i == 2;
+  if (only_bytes) {
+    must(pair.b.receive(got.data(), got.size(), 7, &g_one));
+    must(pair.a.send(1, message.data(), message.size(), 7));
+    pair.run_until_idle();
+    pair.b.received.take();
+    pair.a.sent.take();
+  }
+  if (posted) must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  must(pair.a.send(1, message.data(), message.size(), 7));
+  g_no_arrays = true;
+  for (int i = 0; i < 3; ++i) pair.b.engine.progress();
+  g_no_arrays = false;
+  ck_assert(pair.b.received.entries.empty());
+  if (!posted) must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.run_until_idle();
+  ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
+  ck_assert(got == message);
+  pair.a.sent.take();
+  expect_clean(pair);
+  pair.end_work();
+}
+
 /// The peer cannot be told yet.
 TEST(all_that_was_granted_is_revoked_without_memory) {
   erdma::test::DirectPair pair(true);

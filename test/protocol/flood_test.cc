@@ -126,6 +126,28 @@ TEST(a_peer_that_nothing_can_hold_loses_its_link_beyond_sixteen_megabytes) {
   pair.end_work();
 }
 
+/// Each connection would leave one message more here, so the bound would be none.
+TEST(a_peer_that_connects_again_leaves_no_more_messages, 2) {
+  Pair pair(budget_for(20'000, 2 * kOvershoot));
+  pair.b.transport.behaviour.room = 0;
+  pair.b.transport.behaviour.holds = false;
+  flood_eager(pair, 0, 20'001, kLength);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 1);
+  const size_t kept = pair.b.engine.peers().at(0)->unexpected_bytes;
+  const wire::MessageHeader rts = header_of(wire::Op::rts, 0, 1 << 20);
+  for (uint32_t i = 0; i < 3; ++i) {
+    if (_i == 0)
+      flood_eager(pair, 20'001 + i, 20'002 + i, kLength);
+    else
+      pair.b_to_a().inject(&rts, sizeof(rts), nullptr, 0);
+    pair.b.engine.progress();
+    ck_assert_uint_eq(pair.b_to_a().ended, 2 + i);
+  }
+  ck_assert_uint_eq(pair.b.engine.peers().at(0)->unexpected_bytes, kept);
+  pair.end_work();
+}
+
 /// As a NIC's link, which can leave nothing where it is.
 TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound) {
   Pair pair;

@@ -235,6 +235,7 @@ class HostilePeer final : public transport::Sink {
                                        tag(),
                                        0,
                                        whole ? length : x_random.below(x_loot.size())};
+      if (whole && length > 1 && x_random.one_in(3)) return in_fragments(path, header, bytes);
       if (whole) return say(path, header, bytes.data(), length);
       return say(path, header, memory.bytes, memory.size);
     }
@@ -244,6 +245,18 @@ class HostilePeer final : public transport::Sink {
     if (x_random.one_in(2))
       return one_sided(path, wire::Op::read, 0, any_id(), segment, nullptr, 0);
     one_sided(path, wire::Op::write, 0, any_id(), segment, bytes.data(), segment.length);
+  }
+
+  /// Mostly all of the message.
+  void in_fragments(transport::Link& path, wire::MessageHeader first,
+                    const std::vector<char>& bytes) {
+    const size_t begin = 1 + x_random.below(bytes.size() - 1);
+    first.op = wire::Op::first_fragment;
+    say(path, first, bytes.data(), begin);
+    if (x_random.one_in(8)) return;
+    wire::ControlHeader next = wire::control(wire::Op::fragment, {first.index, first.generation});
+    next.length = begin;
+    say(path, next, bytes.data() + begin, bytes.size() - begin);
   }
 
   // --- against them
@@ -314,9 +327,11 @@ class HostilePeer final : public transport::Sink {
   }
 
   void attack(transport::Link& path) {
-    const auto op = wire::Op(x_random.one_in(400) ? x_random.below(256) : 1 + x_random.below(14));
+    const auto op = wire::Op(x_random.one_in(400) ? x_random.below(256) : 1 + x_random.below(16));
     const Heard about = any_id();
-    if (op == wire::Op::eager || op == wire::Op::rts) return attack_message(path, op, about);
+    if (op == wire::Op::eager || op == wire::Op::rts || op == wire::Op::first_fragment)
+      return attack_message(path, op, about);
+    if (op == wire::Op::fragment) return attack_fragment(path, about);
     if (op >= wire::Op::cts && op <= wire::Op::budget)
       return control(
           path, op, about, any_status(), any_length(about),
@@ -327,13 +342,19 @@ class HostilePeer final : public transport::Sink {
   void attack_message(transport::Link& path, wire::Op op, const Heard& about) {
     const auto remote_key = any_exposure(path);
     const auto bytes = plain(x_random.below(200), 13);
-    const bool eager = op == wire::Op::eager;
+    const bool eager = op != wire::Op::rts;
     const uint64_t length = eager && !x_random.one_in(8) ? bytes.size() : any_length(about);
     const wire::MessageHeader header{
         op,    uint8_t(x_random.next()), about.generation, about.index, tag(), x_random.next(),
         length};
     if (eager) return say(path, header, bytes.data(), bytes.size());
     say(path, header, remote_key.bytes, remote_key.size);
+  }
+  void attack_fragment(transport::Link& path, const Heard& about) {
+    const auto bytes = plain(x_random.below(200), 17);
+    wire::ControlHeader header = wire::control(wire::Op::fragment, {about.index, about.generation});
+    header.length = any_length(about);
+    say(path, header, bytes.data(), bytes.size());
   }
   void attack_one_sided(transport::Link& path, wire::Op op, const Heard& about) {
     wire::Segment segment = any_segment(about);

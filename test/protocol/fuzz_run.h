@@ -103,7 +103,7 @@ struct World {
   /// And with the honest one, which is to work whatever happens.
   void converse() {
     if (victim.pending_with_honest() + honest.pending_with_honest() > 16) return;
-    const size_t length = random.of<size_t>({0, 1, 8, 100, 5000});
+    const size_t length = random.of<size_t>({0, 1, 8, 100, 3000, 5000});
     const auto bytes = plain(length, random.below(99));
     const uint64_t tag = ++tags;
     const size_t offset = random.below(1000);

@@ -124,6 +124,16 @@ const Operation kOperations[] = {
        p.a.engine.progress();
      },
      false, false, false, false},
+    {"rendezvous, written, that waits to be delivered",
+     [](auto& p) {
+       p.a.transport.behaviour.prefers_read = false;
+       message(p, 5000, true);
+       static std::vector<char> sink(5000);
+       must(p.b.receive(sink.data(), sink.size(), 7));
+       p.b.engine.progress();
+       p.a.engine.progress();
+     },
+     true, true, false, false},
     {"message that is queued",
      [](auto& p) {
        p.a.transport.behaviour.room = 0;

@@ -415,7 +415,9 @@ constexpr Mix kMixes[] = {{400, 1, 3, 0},  {40, 3, 2, 0},    {1000, 6, 5, 0},
                           {400, 3, 3, 50}, {400, 20, 3, 90}, {400, 3, 3, 100}};
 
 TEST(matcher_agrees_with_a_scan_on_random_calls, std::size(kMixes)) {
-  for (uint32_t seed = 1; seed <= 3; ++seed) {
+  const char* const set = std::getenv("ERDMA_MODEL_RUNS");
+  const uint64_t runs = set ? std::strtoull(set, nullptr, 0) : 3;
+  for (uint32_t seed = 1; seed <= runs; ++seed) {
     Model model(kMixes[_i], seed, g_out_of_memory);
     model.run(10'000);
     ck_assert_uint_gt(model.longest(), 64);

@@ -161,6 +161,24 @@ TEST(small_operations_keep_their_order_over_a_full_link) {
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 20);
 }
 
+// A link that is not connected may lack the memory to connect. A read whose result was dropped then
+// would never end.
+TEST(result_waits_while_the_link_has_no_memory_to_connect, 2) {
+  const size_t length = _i ? 900 : 8;  // sent from the region, and from a copy
+  OneSidedPair pair;
+  std::vector<char> seen(length);
+  must(pair.initiator.read(1, seen.data(), length, pair.memory.data(), kKey, &g_one));
+  auto& back = pair.b.transport.link(pair.a.transport.name);
+  back.down = -FI_ENOMEM;
+  for (int i = 0; i < 3; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert(pair.initiator.reads.entries.empty());
+  back.down = 0;
+  run_until_idle(pair);
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ);
+  ck_assert(std::equal(seen.begin(), seen.end(), pair.memory.begin()));
+  pair.expect_silent();
+}
+
 TEST(fenced_operation_waits_for_what_is_in_flight) {
   OneSidedPair pair;
   pair.b.transport.behaviour.hold_transfers = true;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "hmem/device_memory.h"
+#include "fake/pretended_device.h"
 #include "libcheck.h"
 #include "protocol/direct_rig.h"
 
@@ -153,23 +153,9 @@ TEST(a_link_that_goes_down_ends_what_is_under_way, 2) {
   ck_assert_uint_eq(pair.region.users, 0);
 }
 
-/// The host's memory in the role of a device's.
-class PretendedDevice final : public erdma::hmem::DeviceMemory {
- public:
-  bool is_device(const void*) const noexcept override { return true; }
-
- private:
-  int from_device(void* to, const void* from, size_t length) noexcept override {
-    return std::memcpy(to, from, length), 0;
-  }
-  int to_device(void* to, const void* from, size_t length) noexcept override {
-    return std::memcpy(to, from, length), 0;
-  }
-};
-
 /// -FI_EOPNOTSUPP of a flush is no refusal of direct access.
 TEST(what_can_not_be_settled_fails) {
-  PretendedDevice device;
+  erdma::fake::PretendedDevice device;
   erdma::protocol::EngineConfig config = erdma::test::kConfig;
   config.device_memory = &device;
   OneSidedPair pair(1 << 18, OneSidedPair::kAll, config);

@@ -236,6 +236,38 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   world.end_work();
 }
 
+/// Of three messages a part is here: one has matched, one is claimed, one waits.
+TEST(an_engine_that_leaves_in_the_middle_of_messages_ends_their_receives_once) {
+  erdma::test::leaves_work_undone();
+  World world;
+  Node* const senders[] = {&world.b, &world.c, &world.d};
+  const auto message = pattern(5000);
+  std::vector<char> got(5000, '.'), other(5000);
+  must(world.post({got.data(), got.size()}, 0, &g_contexts[0]));
+  for (uint64_t tag = 0; tag < 3; ++tag) {
+    fake::Behaviour& behaviour = senders[tag]->transport.behaviour;
+    behaviour.room = 2;
+    behaviour.fragmented = 65536;
+    must(senders[tag]->send(0, message.data(), message.size(), tag));
+    behaviour.room = 0;
+  }
+  world.run_until_idle();
+  must(world.probe(Probe::peek_claim, 1, &g_contexts[1]));
+  ck_assert_uint_eq(take_one(world.a.received).length, message.size());
+  world.a.engine.revoke_shared();
+  world.a.engine.leave_shared();
+  ck_assert_int_eq(take_one(world.orphans).error, FI_ECANCELED);
+  const std::vector<char> before = got;
+  ck_assert_int_eq(world.probe(Probe::claim, 1, &g_contexts[1], {other.data(), other.size()}),
+                   -FI_EINVAL);
+  must(world.post({other.data(), other.size()}, 2, &g_contexts[2]));
+  for (Node* sender : senders) sender->transport.behaviour.room = 1000;
+  world.run_until_idle();
+  ck_assert(got == before);
+  ck_assert(world.orphans.entries.empty() && world.a.received.entries.empty());
+  ck_assert_int_eq(world.shared.cancel(&g_contexts[2]), 0);
+}
+
 TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
   World world;
   char bytes[8];

@@ -5,14 +5,14 @@
 
 #include "libcheck.h"
 
-/// The bytes of every header, as version 3 has them. Whoever has to change a line of this file
+/// The bytes of every header, as version 5 has them. Whoever has to change a line of this file
 /// changes what a peer of the same version expects: count kVersion up.
 namespace {
 
 using namespace erdma;
 using namespace erdma::protocol::wire;
 
-static_assert(kVersion == 4, "the bytes below belong to version 4");
+static_assert(kVersion == 5, "the bytes below belong to version 5");
 
 /// In hexadecimal, eight bytes a group.
 template <typename T>
@@ -54,9 +54,10 @@ TEST(a_one_sided_header_has_these_bytes) {
 }
 
 TEST(operations_and_flags_have_these_numbers) {
-  constexpr Op kOps[] = {Op::eager,  Op::rts,      Op::cts,    Op::fin,    Op::done,
-                         Op::budget, Op::segments, Op::write,  Op::read,   Op::atomic,
-                         Op::result, Op::grant,    Op::revoke, Op::revoked};
+  constexpr Op kOps[] = {Op::eager,   Op::rts,      Op::cts,    Op::fin,     Op::done,
+                         Op::budget,  Op::segments, Op::write,  Op::read,    Op::atomic,
+                         Op::result,  Op::grant,    Op::revoke, Op::revoked, Op::first_fragment,
+                         Op::fragment};
   for (size_t i = 0; i < std::size(kOps); ++i) ck_assert_uint_eq(uint8_t(kOps[i]), i + 1);
   constexpr int kMessageFlags[] = {kTagged, kHasData, kWantFin, kFailed};
   for (size_t i = 0; i < std::size(kMessageFlags); ++i) ck_assert_int_eq(kMessageFlags[i], 1 << i);

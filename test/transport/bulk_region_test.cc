@@ -63,6 +63,7 @@ TEST(the_receiver_needs_nobody, std::size(kCalls)) {
     region.run_alone();
     region.expect(0);
     ck_assert_uint_eq(region.moved_by(region.channel.in_counters), length);
+    ck_assert_uint_eq(region.channel.in_counters.region_bytes, length);
   }
 }
 

@@ -2,10 +2,12 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "libcheck.h"
+#include "transport/shm/recent_links.h"
 #include "util/clock.h"
 
 namespace {
@@ -43,6 +45,22 @@ struct Thread {
     return core.shared();
   }
 };
+
+TEST(the_links_of_the_last_messages_are_counted) {
+  using erdma::transport::shm::RecentLinks;
+  RecentLinks recent;
+  char links[20];
+  const auto after = [&](const char* link) {
+    const size_t with = recent.links_with(link);
+    recent.add(link);
+    return with;
+  };
+  for (size_t i = 0; i < 20; ++i)
+    ck_assert_uint_eq(after(&links[i]), std::min(i, RecentLinks::kLast) + 1);
+  for (size_t i = 0; i < 20; ++i)
+    ck_assert_uint_eq(after(links), i < RecentLinks::kLast ? RecentLinks::kLast - i + 1 : 1);
+  ck_assert_uint_eq(after(&links[1]), 2);
+}
 
 TEST(a_first_look_says_nothing) {
   const Thread thread;

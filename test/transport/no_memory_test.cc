@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "fabric/descriptors.h"
 #include "fake/scarce_memory.h"
 #include "hmem/device_memory.h"
 #include "transport/deferred_dones.h"
@@ -197,6 +199,25 @@ TEST(a_peer_that_cannot_be_kept_is_told) {
   ck_assert_int_eq(side.transport->link_to({}).error(), -FI_EINVAL);
 }
 
+/// The connector learns that a channel is closed, although the order to close it found no memory:
+/// no socket and no ring stays behind.
+TEST(a_channel_is_closed_also_without_memory_for_the_order) {
+  Met pair;
+  pair.b.sink->downs.reserve(8);
+  const size_t before = descriptors().size();
+  pair.b_to_a().fail(-FI_ECONNRESET);
+  fake::run_short(0, LONG_MAX);
+  while (pair.b.sink->downs.empty()) {
+    fake::counted([&] { return pair.b.poll(); });
+    pair.a.poll();
+  }
+  ck_assert(fake::replenish());
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return descriptors().size() == before; }));
+}
+
 TEST(reads_and_writes_over_shared_memory_lack_memory_here) {
   Moving pair;
   const std::vector<std::byte> from = pattern(100'000, 1);
@@ -366,6 +387,45 @@ TEST(a_write_whose_target_lacks_memory_costs_no_link) {
     pair.a_to_b().revoke(key);
     if (!failed && failures > 0) return;
     ck_assert(failed && failures < 100);
+  }
+}
+
+/// The k-th allocation of the target fails, which is not connected when it answers: the write ends
+/// all the same.
+TEST(an_answer_to_a_write_waits_for_memory_to_connect) {
+  transport::shm::Options options;
+  options.background = false;
+  bool failed = true;
+  for (int failures = 0; failed; ++failures) {
+    ck_assert_int_lt(failures, 100);
+    Pair pair;
+    ck_assert(open_side(pair.a, options) && open_side(pair.b, options));
+    const auto step = [](Side& side) {
+      (void)static_cast<transport::shm::ShmTransport&>(*side.transport).step();
+    };
+    std::byte from{7}, written{0};
+    const iovec source{&from, 1}, target{&written, 1};
+    RemoteKey key;
+    ck_assert_int_eq(pair.a_to_b().share(&target, 1, 1, Access::remote_write, key), 0);
+    int rc = -FI_EAGAIN;
+    for (int i = 0; i < 1000 && rc == -FI_EAGAIN; ++i) {
+      rc = pair.b_to_a().put({key, 0, 1}, &source, 1, 2, false);
+      for (Side* side : {&pair.b, &pair.a}) step(*side);
+      pair.b.poll();
+    }
+    ck_assert_int_eq(rc, 0);
+    fake::run_short(failures);
+    for (int i = 0; i < 20; ++i) fake::counted([&] { return pair.a.poll(); });
+    failed = fake::replenish();
+    for (int i = 0; i < 10'000 && pair.b.sink->dones.empty(); ++i) {
+      for (Side* side : {&pair.b, &pair.a}) step(*side);
+      pair.poll();
+    }
+    ck_assert_uint_eq(pair.b.sink->dones.size(), 1);
+    const int status = pair.b.sink->dones[0].status;
+    ck_assert(!status || (failed && status == -FI_ENOMEM));
+    ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+    pair.a_to_b().revoke(key);
   }
 }
 

@@ -99,26 +99,44 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
 }
 
-/// The receiver is not there to help with a longer message while it has others to take.
-TEST(a_packet_carries_more_while_earlier_ones_wait) {
-  transport::shm::Options options;
-  options.eager_most = transport::shm::kMaxEager;
+/// Sends until it has a hot ring, and stops in the middle of taking a packet back.
+int take_back_forever(int channel) {
+  Pair own;
+  if (!open_side(own.a)) return 1;
+  Link& link = **own.a.transport->link_to(address_of("127.0.0.1", hear(channel)));
+  while (!is_hot(link)) {
+    (void)link.send(numbered(0), nullptr, 0, 0, SendHint::none);
+    own.a.poll();
+  }
+  const iovec nothing{nullptr, 0};
+  uint64_t packet = 0;
+  if (link.optional().retractable->send(numbered(1), &nothing, 1, 0, packet)) return 2;
+  if (link.send(numbered(2), &nothing, 1, 0, SendHint::none)) return 3;
+  if (!link.optional().retractable->retract(packet)) return 4;
+  tell(channel, 1);
+  pause();
+  return 0;
+}
+
+/// The packet is neither there nor gone for good. The link of its sender still ends, once, and
+/// other peers connect.
+TEST(a_peer_that_dies_while_it_takes_a_packet_back_is_lost_as_others) {
+  Child child(take_back_forever);
   Pair pair;
-  ck_assert(open_side(pair.a) && open_side(pair.b, options));
-  ck_assert(pair.poll_until([&] {
-    if (!is_hot(pair.b_to_a())) send_some(pair, 4);
-    return is_hot(pair.b_to_a());
-  }));
-  Link& link = pair.b_to_a();
-  ck_assert(pair.poll_until([&] { return link.limits().eager == options.eager_bytes; }));
-  const std::vector<unsigned char> bytes(options.eager_most, 0x5a);
-  const size_t before = pair.a.sink->packets.size();
-  ck_assert_int_eq(pair.send(link, 1, nullptr, 0), 0);
-  ck_assert_uint_eq(link.limits().eager, options.eager_most);
-  ck_assert_int_eq(pair.send(link, 2, bytes.data(), bytes.size()), 0);
-  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == before + 2; }));
-  ck_assert_uint_eq(pair.a.sink->packets[before + 1].payload.size(), bytes.size());
-  ck_assert(pair.poll_until([&] { return link.limits().eager == options.eager_bytes; }));
+  ck_assert(open_side(pair.a));
+  tell(child.channel(), pair.a.name.port());
+  pollfd stopped{child.channel(), POLLIN, 0};
+  while (::poll(&stopped, 1, 0) == 0) pair.a.poll();
+  ck_assert_int_eq(hear(child.channel()), 1);
+  child.kill(SIGKILL);
+  ck_assert_int_eq(child.wait(), 1000 + SIGKILL);
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  for (int i = 0; i < 1000; ++i) pair.a.poll();
+  ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
+  for (const auto& packet : pair.a.sink->packets) ck_assert_uint_eq(packet.number(), 0);
+  ck_assert(open_side(pair.b));
+  send_some(pair, 3);
 }
 
 TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
@@ -136,6 +154,37 @@ TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
   const bool promoted = pair.poll_until([&] { return is_hot(pair.b_to_a()); });
   clock.open();
   ck_assert(promoted);
+}
+
+/// A peer that was granted a hot ring and then does not poll keeps others cold only until enough
+/// has come from them.
+TEST(a_hot_ring_that_its_peer_never_uses_goes_to_another) {
+  transport::shm::Options options;
+  options.hot_peers = 1;
+  Pair pair;
+  Side busy;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b) && open_side(busy));
+  send_some(pair, 12);
+  // The receiver grants the ring while it takes these; the sender does not poll to hear of that.
+  const size_t from_idle = pair.a.sink->packets.size() + 8;
+  for (uint64_t i = 0; pair.a.sink->packets.size() < from_idle; ++i) {
+    (void)pair.b_to_a().send(numbered(i), nullptr, 0, 0, SendHint::none);
+    pair.a.poll();
+  }
+  ck_assert(!is_hot(pair.b_to_a()));
+  Link& link = **busy.transport->link_to(pair.a.name);
+  const auto send_busy = [&] {
+    (void)link.send(numbered(1), nullptr, 0, 0, SendHint::none);
+    busy.poll();
+    pair.a.poll();
+    return is_hot(link);
+  };
+  bool hot = false;
+  for (int i = 0; i < 1'000'000 && !hot; ++i) hot = send_busy();
+  ck_assert(hot);
+  // The idle peer learns of both at once, and its messages arrive.
+  send_some(pair, 100);
+  ck_assert(pair.poll_until([&] { return !is_hot(pair.b_to_a()); }));
 }
 
 TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
@@ -197,6 +246,63 @@ TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
   ck_assert(!pair.b_to_a().optional().retractable->retract(old));
   ck_assert(pair.b_to_a().optional().retractable->retract(packet));
   pair.b_to_a().optional().retractable->retracted(packet, true);
+}
+
+/// Its end is an event, also where the packet and the switch to the hot ring came at one look.
+TEST(a_channel_that_brought_a_packet_before_its_switch_is_in_use) {
+  transport::shm::Options options;
+  options.background = false;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b, options));
+  const auto step = [](Side& side) {
+    (void)static_cast<transport::shm::ShmTransport&>(*side.transport).step();
+  };
+  const iovec nothing{nullptr, 0};
+  int rc = -FI_EAGAIN;
+  for (int i = 0; i < 1000 && rc == -FI_EAGAIN; ++i) {
+    rc = pair.b_to_a().send(numbered(1), &nothing, 1, 0, SendHint::none);
+    for (Side* side : {&pair.b, &pair.a}) step(*side);
+    pair.b.poll();
+  }
+  ck_assert_int_eq(rc, 0);
+  static_cast<transport::shm::ShmLink&>(pair.b_to_a()).out().ask_for_hot();
+  for (int i = 0; i < 10; ++i) step(pair.a);
+  pair.a.poll();
+  for (int i = 0; i < 10 && !is_hot(pair.b_to_a()); ++i) step(pair.b), pair.b.poll();
+  ck_assert(is_hot(pair.b_to_a()) && pair.a.sink->packets.empty());
+  pair.a.poll();
+  ck_assert_uint_eq(pair.a.sink->packets.size(), 1);
+  const transport::shm::InChannel* const in =
+      static_cast<transport::shm::ShmLink&>(pair.a_to_b()).in();
+  ck_assert(in && in->hot() && in->in_use());
+}
+
+/// No fragments go into a cold ring, or to a receiver that consumes nothing for long, or of a
+/// message longer than FI_ERDMA_SHM_EAGER_SIZE.
+TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
+  constexpr size_t kMost = 100'000, kPart = 8192;
+  transport::shm::Options options;
+  options.eager_bytes = kMost;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  Link& link = pair.a_to_b();
+  ck_assert(!link.prefers_fragments(20'000));
+  uint64_t sent = 0;
+  while (link.limits().eager <= kSlotPayload) {
+    sent += pair.send(link, sent, nullptr, 0) == 0;
+    pair.poll();
+  }
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
+  ck_assert(link.prefers_fragments(20'000) && link.prefers_fragments(kMost));
+  ck_assert(!link.prefers_fragments(kMost + 1));
+  const std::vector<char> part(kPart);
+  const iovec iov{const_cast<char*>(part.data()), kPart};
+  while (link.send(numbered(sent), &iov, 1, kPart, SendHint::none) == 0) ++sent;
+  unsigned refused = 0;
+  while (link.prefers_fragments(kMost)) ++refused;
+  ck_assert_uint_gt(refused, 100);
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
+  ck_assert(link.prefers_fragments(kMost));
 }
 
 }  // namespace

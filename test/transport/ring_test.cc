@@ -376,6 +376,70 @@ TEST(long_payloads_go_round_in_half_of_the_byte_ring_where_the_receiver_keeps_up
   }
 }
 
+CoreSharing::Usage g_usage;
+
+/// On a core that the receiver uses too, long payloads stay at the beginning like short ones.
+TEST(long_payloads_stay_at_the_beginning_on_a_shared_core) {
+  g_usage = {pthread_self(), 0, 0, 0};
+  CoreSharing core([]() noexcept { return g_usage; });
+  core.judge(1'000'000);
+  g_usage.forced = 10;
+  core.judge(1'000'000'000);
+  ck_assert(core.shared());
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, &core);
+  for (uint64_t i = 0; i < 100; ++i) {
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(ring), 0);
+  }
+}
+
+TEST(room_for_bytes_is_what_lies_behind_the_last_payload) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  for (uint32_t sent = 1; sent < 8; ++sent) {
+    ck_assert(ring.push(0, payload.data(), kMaxEager));
+    const uint32_t room = kByteRing - (sent + 1) * kMaxEager;
+    ck_assert(ring.sender.room_for_bytes(room));
+    ck_assert(!ring.sender.room_for_bytes(room + 1));
+  }
+}
+
+TEST(a_receiver_that_consumes_nothing_for_long_is_noticed) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  const auto fill = [&] {
+    while (ring.push(0, payload.data(), kMaxEager)) continue;
+    ck_assert(!ring.sender.room_for_bytes(kMaxEager));
+  };
+  fill();
+  for (int round = 0; round < 2; ++round) {
+    unsigned calls = 0;
+    for (; ring.sender.moves(); ++calls) ck_assert(!ring.sender.room_for_bytes(kMaxEager));
+    ck_assert_uint_ge(calls, RingSender::kPatience - 1);
+    ck_assert_uint_le(calls, RingSender::kPatience);
+    take_one(ring, 0, kMaxEager);
+    ring.receiver.publish();
+    fill();
+  }
+}
+
+TEST(payloads_that_are_longer_than_a_slot_are_counted) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  uint64_t counted = 0;
+  Ring ring(true);
+  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, &counted);
+  uint64_t longer = 0;
+  for (const uint32_t length : {0u, 1u, kSlotPayload, kSlotPayload + 1, kMaxEager}) {
+    ck_assert(ring.push(0, payload.data(), length));
+    if (length > kSlotPayload) longer += length;
+    ck_assert_uint_eq(counted, longer);
+  }
+  while (ring.push(0, payload.data(), kMaxEager)) longer += kMaxEager;
+  ck_assert_uint_eq(counted, longer);  // the one without room is not sent
+}
+
 /// Short ones between them, which start over when all was consumed, do not confuse either side.
 TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts)) {
   Ring ring(true, kStarts[_i]);

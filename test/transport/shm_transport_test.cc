@@ -363,6 +363,9 @@ TEST(a_peer_known_before_and_gone_is_refused_at_once) {
   ck_assert(open_side(pair.a, options) && open_side(pair.b));
   Link& link = pair.a_to_b();
   ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
+  // Else the peer's own channel may come up, and be lost, after the link has ended.
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 1; }));
   pair.b.owned.reset();
   while (pair.a.sink->downs.empty()) pair.a.poll();
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);

@@ -6,9 +6,12 @@
 
 #include <cerrno>
 #include <iterator>
+#include <thread>
+#include <vector>
 
 #include "fake/refused_call.h"
 #include "libcheck.h"
+#include "transport/shm_pair.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -57,6 +60,33 @@ TEST(a_peer_is_not_dead_because_this_process_has_no_room, std::size(kNoRoom)) {
   refuse_peer_pidfd(kNoRoom[_i]);
   auto found = peer_pidfd(ends.ours.get(), getpid());
   ck_assert(found && !*found);
+}
+
+/// A write into memory of this side waits until its control socket has room for the memory of the
+/// transfer: it is slow, not lost.
+TEST(a_write_waits_for_room_on_the_control_socket_of_its_target) {
+  test::Met pair;
+  const std::vector<std::byte> from = test::pattern(100'000, 1);
+  std::vector<std::byte> to(from.size());
+  const iovec memory{to.data(), to.size()}, local{const_cast<std::byte*>(from.data()), from.size()};
+  RemoteKey target;
+  Link& owner = pair.b_to_a();
+  ck_assert_int_eq(owner.share(&memory, 1, to.size(), Access::remote_write, target), 0);
+  ck_assert_int_eq(pair.a_to_b().put({target, 0, from.size()}, &local, 1, 5, false), 0);
+  ck_assert_int_eq(pair.a_to_b().send(test::numbered(7), nullptr, 0, 0, SendHint::none), 0);
+  const size_t packets = pair.b.sink->packets.size();
+  std::thread full([&] {
+    fake::refuse_call(SYS_sendmsg, EAGAIN);  // for this thread alone
+    for (int i = 0; i < 100; ++i) pair.b.poll();
+  });
+  full.join();
+  ck_assert_uint_eq(pair.b.sink->packets.size(),
+                    packets);  // the write keeps its place in the order
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->dones.empty(); }));
+  ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
+  ck_assert(to == from);
+  ck_assert_uint_eq(pair.b.sink->packets.size(), packets + 1);
+  ck_assert_int_eq(owner.revoke(target), 0);
 }
 
 }  // namespace

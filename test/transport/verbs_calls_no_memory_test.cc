@@ -67,6 +67,22 @@ TEST(a_link_that_cannot_wait_for_its_turn_says_so) {
   ck_assert_int_eq(connect(9), -FI_EAGAIN);
 }
 
+/// A link that waits for its peer without a connection is watched, and a link that broke the rules
+/// ends, whatever memory there is.
+TEST(a_link_without_a_connection_fails_without_memory) {
+  Two two;
+  two.a().sink->downs.reserve(4);
+  transport::Link& link = two.pair.a_to_b();
+  fake::run_short(0);
+  fake::counted([&] {
+    link.fail(-FI_ECONNRESET);
+    return two.a().poll();
+  });
+  ck_assert(!fake::replenish());
+  ck_assert_uint_eq(two.a().sink->downs.size(), 1);
+  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ECONNRESET);
+}
+
 /// Has no memory for packets while it lacks some.
 struct Lacking final : transport::Sink {
   explicit Lacking(RecordingSink& to) : heard(to) {}

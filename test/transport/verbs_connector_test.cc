@@ -246,7 +246,7 @@ TEST(many_connect_to_one) {
   ck_assert(hub.failed.empty() && hub.lost.empty());
 }
 
-// --- connects that nobody answers
+// --- Connects without an answer.
 
 /// Whether those of `fds` that stay open for the kernel are none of a child's.
 bool stay_private(const std::map<int, std::string>& fds) {
@@ -290,6 +290,9 @@ bool go_on_without_an_answer() {
 
 /// In a child, as what would wait for the peer is left to the end of the process.
 TEST(nothing_waits_for_a_peer_that_does_not_answer) {
+#ifdef __SANITIZE_THREAD__
+  return;  // it knows no threads that a child of a process with threads starts
+#endif
   const bool iwarp = g_device->transport_type() == TransportType::iwarp;
   close_device();
   if (!iwarp) return;
@@ -315,7 +318,7 @@ void take_every_second_port() {
     if (!::bind(socket.get(), name.data(), socklen_t(name.size())) && !::listen(socket.get(), 1))
       g_sockets.push_back(std::move(socket));
     else
-      ck_assert_int_eq(errno, EADDRINUSE);  // somebody else has it
+      ck_assert_int_eq(errno, EADDRINUSE);  // another socket has it
   }
 }
 

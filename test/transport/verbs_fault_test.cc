@@ -187,7 +187,7 @@ void warm_up(World& world, const Protocol& protocol) {
   world.messages.clear();
 }
 
-/// A message may still go into a connection of which nobody knows that it is dead.
+/// A message may still enter a connection whose death no side has noticed yet.
 void expect_reconnect(World& world, int from, int to, const Protocol& protocol) {
   for (int tries = 0; tries < 5; ++tries) {
     world.messages.clear();
@@ -293,7 +293,7 @@ TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 12) {
   ck_assert_uint_eq(rules_broken(), 0);
 }
 
-/// Who speaks first once another process has the name of node 1.
+/// Which side sends first once another process has the name of node 1.
 enum class First { replaced, other, nobody };
 
 /// Node 0 has given up its connection to node 1, from which it awaits a message, and the delivery
@@ -339,6 +339,37 @@ TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired, 3
     expect_reconnect(world, 0, peer, kProtocols[0]);
     expect_reconnect(world, peer, 0, kProtocols[0]);
   }
+  ck_assert_uint_eq(rules_broken(), 0);
+}
+
+/// The adapters have no region left: all are registrations that nobody uses now.
+TEST(connections_come_up_where_idle_registrations_have_every_region) {
+  constexpr size_t kPages = 100, kPage = 4096;
+  const Fault none{"no region is left", "", "", survives, 0, speaks, 0, 0, 0};
+  set_up_adapters(kProtocols[0], none, 3);
+  setenv("SOFTERDMA_MAX_MR", "120", 1);
+  verbs::Options options;
+  set_patience(options, false);
+  World world(options, true, true);
+  std::vector<std::unique_ptr<Buffer>> memory;
+  std::vector<verbs::Registration> held[3];
+  for (int i = 0; i < 3; ++i) memory.push_back(std::make_unique<Buffer>(kPages * kPage));
+  for (size_t i = 0, refused = 0; refused < 3; i = (i + 1) % 3) {
+    verbs::Registration use;
+    const char* const page = memory[i]->data() + held[i].size() * kPage;
+    if (world.nodes[i]->cache->acquire(page, kPage, verbs::peer_rights(true, false), use))
+      ++refused;
+    else
+      held[i].push_back(use);
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    ck_assert_uint_gt(held[i].size(), 20);
+    for (const verbs::Registration& use : held[i]) world.nodes[i]->cache->release(use);
+  }
+  for (int i = 0; i < 3; ++i) world.message(i, (i + 1) % 3, 500, true);
+  ck_assert(world.until([&] { return world.sent() && world.received(); }));
+  for (const auto& each : world.messages)
+    ck_assert(each->send.succeeded() && each->receive.succeeded() && each->delivered());
   ck_assert_uint_eq(rules_broken(), 0);
 }
 

@@ -1,11 +1,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <iterator>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "goes_to_children.h"
 #include "libcheck.h"
@@ -342,6 +344,119 @@ TEST(a_send_without_a_block_was_not_sent) {
   ck_assert_uint_eq(two.b().sink->packets.size(), 1);
 }
 
+// --- receives of several connections in one region
+
+using Part = verbs::ReceiveRegions::Part;
+
+bool lies_in_its_region(const Rig& rig, const Part& part, size_t bytes) {
+  const auto region = std::find_if(rig.nic.regions.begin(), rig.nic.regions.end(),
+                                   [&](const auto& each) { return each->lkey == part.lkey(); });
+  if (region == rig.nic.regions.end()) return false;
+  const auto* const begin = static_cast<const std::byte*>((*region)->addr);
+  return part.bytes() >= begin && part.bytes() + bytes <= begin + (*region)->length;
+}
+
+TEST(receives_of_many_connections_lie_in_few_regions) {
+  constexpr size_t kRegionBytes = 4096;
+  Rig rig;
+  verbs::ReceiveRegions regions(*rig.device);
+  {
+    std::vector<Part> parts(100);
+    std::set<std::byte*> places;
+    for (Part& part : parts) {
+      ck_assert_int_eq(regions.take(kRegionBytes, part), 0);
+      ck_assert(lies_in_its_region(rig, part, kRegionBytes));
+      places.insert(part.bytes());
+    }
+    ck_assert_uint_eq(rig.nic.regions.size(), 8);  // of 1, 1, 2, 4, ... 64 parts
+    std::byte* before = nullptr;
+    for (std::byte* const place : places) {
+      ck_assert(!before || place - before >= ptrdiff_t(kRegionBytes));
+      before = place;
+    }
+    ck_assert_uint_eq(places.size(), parts.size());
+    // What goes back is taken again, and other sizes have other regions.
+    std::byte* const free = parts[70].bytes();
+    parts[70].reset();
+    Part again, other;
+    ck_assert_int_eq(regions.take(kRegionBytes, again), 0);
+    ck_assert_ptr_eq(again.bytes(), free);
+    ck_assert_int_eq(regions.take(3 * verbs::ReceiveRegions::kMostBytes, other), 0);
+    ck_assert(lies_in_its_region(rig, other, 3 * verbs::ReceiveRegions::kMostBytes));
+    ck_assert_uint_eq(rig.nic.regions.size(), 9);
+  }
+  ck_assert(rig.nic.regions.empty());
+}
+
+TEST(regions_for_receives_do_not_outgrow_their_limit) {
+  constexpr size_t kRegionBytes = verbs::ReceiveRegions::kMostBytes / 2;
+  Rig rig;
+  verbs::ReceiveRegions regions(*rig.device);
+  std::vector<Part> parts(9);
+  for (Part& part : parts) ck_assert_int_eq(regions.take(kRegionBytes, part), 0);
+  for (const auto& region : rig.nic.regions)
+    ck_assert_uint_le(region->length, verbs::ReceiveRegions::kMostBytes);
+}
+
+TEST(receives_that_cannot_be_registered_are_none) {
+  Rig rig;
+  verbs::ReceiveRegions regions(*rig.device);
+  Part part;
+  rig.nic.refuse_regions = ENOSPC;
+  ck_assert_int_eq(regions.take(4096, part), -ENOSPC);
+  ck_assert(!part);
+  rig.nic.refuse_regions = 0;
+  ck_assert_int_eq(regions.take(4096, part), 0);
+}
+
+struct Giver final : verbs::RoomGiver {
+  explicit Giver(int times) : left(times) {}
+  bool give_room(int error) noexcept override {
+    asked_with = error;
+    if (left == 0) return false;
+    if (--left == 0) fake::Nic::one().refuse_regions = 0;
+    return true;
+  }
+  int left, asked_with = 0;
+};
+
+/// Who has nothing to give (row 0), enough at once, or bit by bit.
+TEST(memory_of_its_own_is_registered_where_something_gives_way, 3) {
+  Rig rig;
+  Giver giver(_i);
+  rig.device->let_give_room(&giver);
+  rig.nic.refuse_regions = ENOSPC;
+  verbs::OwnMemory memory;
+  ck_assert_int_eq(memory.make(*rig.device, 4096, verbs::OwnUse::receives), _i ? 0 : ENOSPC);
+  ck_assert_int_eq(giver.asked_with, ENOSPC);
+  rig.device->let_give_room(nullptr);
+  rig.nic.refuse_regions = 0;
+}
+
+/// As another thread does while the device registers. What it gives back is enough.
+struct PartGiver final : verbs::RoomGiver {
+  bool give_room(int) noexcept override {
+    part.reset();
+    fake::Nic::one().refuse_regions = 0;
+    return true;
+  }
+  Part part;
+};
+
+TEST(a_part_goes_back_while_the_device_registers) {
+  Rig rig;
+  verbs::ReceiveRegions regions(*rig.device);
+  PartGiver giver;
+  Part other;
+  ck_assert_int_eq(regions.take(4096, giver.part), 0);
+  rig.device->let_give_room(&giver);
+  rig.nic.refuse_regions = ENOSPC;
+  ck_assert_int_eq(regions.take(8192, other), 0);
+  ck_assert(lies_in_its_region(rig, other, 8192));
+  ck_assert_uint_eq(rig.nic.regions.size(), 1);
+  rig.device->let_give_room(nullptr);
+}
+
 // --- where each use of memory is a registration of its own
 
 struct Sharing : Two {
@@ -354,7 +469,7 @@ struct Sharing : Two {
   RemoteKey remote_key;
 };
 
-/// Nobody could be told of it yet.
+/// No peer could know of it yet.
 TEST(nothing_is_registered_for_a_peer_before_it_is_connected, 2) {
   Sharing two;
   two.rig.fabric.hold = true;

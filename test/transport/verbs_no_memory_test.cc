@@ -30,6 +30,43 @@ TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 6) {
   expect_joined(world, a, b);
 }
 
+TEST(a_device_that_goes_away_ends_its_connections_without_memory) {
+  World world;
+  Host& a = world.add(kA, 1);
+  world.add(kB, 2);
+  a.connect(name_b());
+  world.settle();
+  a.mailbox.reserve(4);
+  fake::run_short(0);
+  fake::counted([&] {
+    a.manager->on_device_event({});
+    return 0;
+  });
+  ck_assert(!fake::replenish());
+  a.poll();
+  ck_assert_uint_eq(a.lost.size(), 1);
+  ck_assert_int_eq(a.lost[0].status, -FI_ENODEV);
+}
+
+/// Its text is longer than what a std::string holds without memory.
+TEST(a_peer_with_a_long_name_is_given_up_without_memory) {
+  World world;
+  Host& a = world.add("10.100.100.100", 1);
+  const util::SocketAddress peer = address_of("10.100.100.101", 5000);
+  a.connect(peer);
+  a.mailbox.reserve(4);
+  a.mailbox.clear();
+  world.clock.time = a.manager->next_deadline();
+  fake::run_short(0);
+  fake::counted([&] {
+    a.manager->expire();
+    return 0;
+  });
+  ck_assert(!fake::replenish());
+  a.poll();
+  ck_assert_uint_eq(a.failed.size(), 1);
+}
+
 struct Limited {
   uint64_t deadline = 0;
 };

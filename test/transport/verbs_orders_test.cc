@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -16,12 +17,15 @@
 
 #include <infiniband/verbs.h>
 #include <rdma/providers/fi_log.h>
-#include <rdma/rdma_cma.h>
 
 #include "fake/scarce_memory.h"
+#include "hmem/cuda.h"
 #include "transport/conformance.h"
 #include "transport/simulated_device.h"
+#include "transport/verbs/gpu_memory.h"
+#include "transport/verbs/gpu_registrations.h"
 #include "transport/verbs/verbs_transport.h"
+#include "transport/verbs_orders_refusals.h"
 #include "transport/verbs_orders_transfers.h"
 
 /// Endpoints with their real connectors on the simulated adapter, without threads of their own:
@@ -29,112 +33,9 @@
 /// Meanwhile an allocation fails, a call of the adapter is refused, or a connection breaks. What
 /// send() took arrives once and in order, or both sides may know that it does not: one of them
 /// hears that its link is down, and a warning is due. What get() and put() took ends once, and
-/// what they say to have moved is there: read at once, written ahead of the packets behind it.
-
-// --- calls of the adapter that are refused -------------------------------------------------------
-
-namespace erdma::fake {
-namespace {
-
-long g_refused = kNever;   ///< number of the first call that is
-long g_many_calls = 1;     ///< that are, in a row
-long g_calls = 0;          ///< of counted() so far
-unsigned long g_told = 0;  ///< warnings of a link's end that were due
-
-/// True: with this errno.
-bool refuses(int error = ENOMEM) {
-  if (!t_counted) return false;
-  const long number = g_calls++;
-  if (g_refused == kNever || number < g_refused || number >= g_refused + g_many_calls) return false;
-  errno = error;
-  return true;
-}
-
-template <typename Function>
-Function* adapters(Function*, const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
-}
-
-decltype(ibv_context_ops::post_send) g_post_send;
-decltype(ibv_context_ops::post_recv) g_post_recv;
-
-int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
-  static const int kErrors[] = {ENOMEM, EIO, EINVAL};
-  if (!refuses()) return g_post_send(qp, request, bad);
-  *bad = request;
-  return kErrors[g_refused % 3];
-}
-int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
-  if (!refuses()) return g_post_recv(qp, request, bad);
-  *bad = request;
-  return ENOMEM;
-}
-void replace_posts(ibv_context& context) {
-  g_post_send = context.ops.post_send;
-  g_post_recv = context.ops.post_recv;
-  context.ops.post_send = post_send;
-  context.ops.post_recv = post_recv;
-}
-
-extern "C" const char __executable_start, etext;
-
-bool of_provider(const void* caller) {
-  return caller >= static_cast<const void*>(&__executable_start) &&
-         caller < static_cast<const void*>(&etext);
-}
-/// What the adapter allocates for itself does not count; what the standard library does on behalf
-/// of the provider does.
-bool concerns_provider(const void* caller) {
-  if (of_provider(caller)) return true;
-  static const void* const standard = [] {
-    Dl_info info{};
-    dladdr(dlsym(RTLD_DEFAULT, "_ZSt9terminatev"), &info);
-    return static_cast<const void*>(info.dli_fbase);
-  }();
-  const auto of_standard = [](const void* address) {
-    Dl_info info{};
-    return dladdr(address, &info) && info.dli_fbase == standard;
-  };
-  if (!of_standard(caller)) return false;
-  void* frames[16];
-  const int count = backtrace(frames, 16);
-  int i = 0;
-  while (i < count && frames[i] != caller) ++i;
-  while (i < count && of_standard(frames[i])) ++i;
-  return i < count && of_provider(frames[i]);
-}
-
-}  // namespace
-}  // namespace erdma::fake
-
-#undef ibv_reg_mr
-#define ERDMA_REFUSED(returned, value, name, types, ...)         \
-  extern "C" returned name types {                               \
-    static const auto real = erdma::fake::adapters(name, #name); \
-    return erdma::fake::refuses() ? value : real(__VA_ARGS__);   \
-  }
-ERDMA_REFUSED(ibv_qp*, nullptr, ibv_create_qp, (ibv_pd * pd, ibv_qp_init_attr* attr), pd, attr)
-ERDMA_REFUSED(ibv_cq*, nullptr, ibv_create_cq,
-              (ibv_context * context, int entries, void* user, ibv_comp_channel* channel,
-               int vector),
-              context, entries, user, channel, vector)
-ERDMA_REFUSED(int, EINVAL, ibv_modify_qp, (ibv_qp * qp, ibv_qp_attr* attr, int mask), qp, attr,
-              mask)
-ERDMA_REFUSED(ibv_mr*, nullptr, ibv_reg_mr, (ibv_pd * pd, void* address, size_t length, int access),
-              pd, address, length, access)
-ERDMA_REFUSED(ibv_mr*, nullptr, ibv_reg_mr_iova2,
-              (ibv_pd * pd, void* address, size_t length, uint64_t iova, unsigned access), pd,
-              address, length, iova, access)
-ERDMA_REFUSED(int, -1, rdma_create_id,
-              (rdma_event_channel * channel, rdma_cm_id** id, void* context, rdma_port_space space),
-              channel, id, context, space)
-ERDMA_REFUSED(int, -1, rdma_resolve_addr,
-              (rdma_cm_id * id, sockaddr* from, sockaddr* to, int timeout), id, from, to, timeout)
-ERDMA_REFUSED(int, -1, rdma_resolve_route, (rdma_cm_id * id, int timeout), id, timeout)
-ERDMA_REFUSED(int, -1, rdma_connect, (rdma_cm_id * id, rdma_conn_param* with), id, with)
-ERDMA_REFUSED(int, -1, rdma_accept, (rdma_cm_id * id, rdma_conn_param* with), id, with)
-ERDMA_REFUSED(int, -1, rdma_reject, (rdma_cm_id * id, const void* bytes, uint8_t length), id, bytes,
-              length)
+/// what they say to have moved is there: read at once, written ahead of the packets behind it. They
+/// reach memory that is shared for them, and registered regions, by each of their ways; of the
+/// host, and of a simulated GPU.
 
 extern "C" int fi_log_enabled(const fi_provider*, fi_log_level level, fi_log_subsys subsystem) {
   erdma::fake::g_told += level == FI_LOG_WARN && subsystem == FI_LOG_EP_DATA;
@@ -154,12 +55,14 @@ namespace {
 
 using transport::SendHint;
 using transport::verbs::Device;
+using transport::verbs::GpuMemoryRegistrar;
+using transport::verbs::GpuRegistrations;
 using transport::verbs::Options;
 using transport::verbs::RegistrationCache;
 using transport::verbs::VerbsTransport;
 
 constexpr uint64_t kMessages = 30;
-constexpr uint64_t kTransfers = 3;
+constexpr uint64_t kTransfers = 4;
 constexpr size_t kNodes = 4;
 
 /// The system's, and what was skipped.
@@ -191,8 +94,13 @@ struct Flow {
 
 struct Adapter {
   std::unique_ptr<Device> device;
+  std::unique_ptr<GpuMemoryRegistrar> gpu_registrar;
+  GpuRegistrations* gpu;  ///< is the cache
   std::unique_ptr<RegistrationCache> cache;
 };
+
+/// Of the transfers from one to another, at either side. The same in all runs of a test.
+std::unique_ptr<DeviceMemory> g_gpu_memory[kNodes][kNodes][2];
 
 class Drawn;
 
@@ -209,7 +117,7 @@ struct FlowSink final : transport::Sink {
 class Drawn {
  public:
   Drawn(uint64_t seed, std::vector<Adapter>& adapters, size_t count, const Options& options)
-      : x_random(seed), x_count(count) {
+      : x_random(seed), x_count(count), x_adapters(adapters) {
     for (size_t i = 0; i < count; ++i) {
       auto opened = VerbsTransport::open(options, *adapters[i].device, *adapters[i].cache,
                                          adapters[i].device->address(), &clock);
@@ -221,18 +129,23 @@ class Drawn {
     }
     // Where there are more than two, the first speaks to all others.
     for (size_t i = 1; i < count; ++i) x_pairs.insert(x_pairs.end(), {{0, i}, {i, 0}});
+    for (const auto& [from, to] : x_pairs) {
+      moving[from][to].gpu_here = g_gpu_memory[from][to][0].get();
+      moving[from][to].gpu_there = g_gpu_memory[from][to][1].get();
+    }
   }
   ~Drawn() {
     for (const auto& [from, to] : x_pairs) moving[from][to].give_back();
     for (size_t i = 0; i < x_count; ++i) x_transports[i]->shutdown();
+    answer_all();
   }
 
-  /// Until everything is over: false after a while.
-  bool run() {
+  /// Until everything is over, or for so many steps: false after a while.
+  bool run(unsigned most_steps = UINT_MAX) {
     const util::SystemClock system;
     const uint64_t end = system.now() + 240'000'000'000;
     uint64_t moved_at = system.now(), jump = 1'000'000;
-    for (unsigned steps = 0; !over(); ++steps) {
+    for (unsigned steps = 0; !over() && steps < most_steps; ++steps) {
       if (step()) {
         moved_at = system.now();
         jump = 1'000'000;
@@ -271,7 +184,9 @@ class Drawn {
              " lost, of these untold " + std::to_string(flow.lost_untold) + ", " +
              std::to_string(flow.ends) + " ends" + (flow.in_order ? "" : ", NOT IN ORDER") +
              (flow.whole ? "" : ", WRONG BYTES") + ", " + std::to_string(moving[from][to].begun) +
-             " transfers" + (moving[from][to].honest ? "" : ", NOT HONEST") +
+             " transfers, the last by way " + std::to_string(int(moving[from][to].way)) +
+             (moving[from][to].reads ? ", a read" : "") +
+             (moving[from][to].honest ? "" : ", NOT HONEST") +
              (moving[from][to].under_way ? ", UNDER WAY" : "") + "; ";
     }
     return all;
@@ -283,6 +198,18 @@ class Drawn {
   Moving moving[kNodes][kNodes];
 
  private:
+  /// An endpoint that ends waits for the answers to its connects. Its peers, which give them, share
+  /// this thread: here nobody would while it waits.
+  void answer_all() {
+    for (bool waiting = true; waiting; sched_yield()) {
+      waiting = false;
+      for (size_t i = 0; i < x_count; ++i) {
+        while (x_transports[i]->step()) continue;
+        (void)x_transports[i]->poll(x_sinks[i]);
+        waiting = waiting || x_transports[i]->connections() > 0;
+      }
+    }
+  }
   bool step() {
     // Whoever runs, runs for a while, as where they share a core.
     if (x_random() % 4 == 0) x_runs = x_random() % (2 * x_count);
@@ -298,30 +225,85 @@ class Drawn {
   }
   bool move(size_t from, size_t to) {
     Moving& next = moving[from][to];
-    if (next.under_way || next.lender || next.begun == kTransfers || flows[from][to].over())
+    if (next.under_way || next.lent() || next.begun == kTransfers || flows[from][to].over())
       return false;
     auto mine = fake::counted([&] { return x_transports[from]->link_to(names[to]); });
     auto lender = fake::counted([&] { return x_transports[to]->link_to(names[from]); });
     if (!mine || !lender) return false;
-    next.reads = x_random() % 2;
-    const iovec here = next.here.all(), there = next.there.all();
-    const auto access =
-        next.reads ? transport::Access::remote_read : transport::Access::remote_write;
-    if (fake::counted(
-            [&] { return (*lender)->share(&there, 1, Mapped::kBytes, access, next.key); }))
-      return false;
-    (next.reads ? next.there : next.here).fill(next.begun + 1);
-    (next.reads ? next.here : next.there).fill(0);
-    next.lender = *lender;
-    const transport::RemoteRange range{next.key, 0, Mapped::kBytes};
-    const int rc = fake::counted([&] {
-      return next.reads ? (*mine)->get(range, &here, 1, to)
-                        : (*mine)->put(range, &here, 1, to, false);
-    });
-    if (rc) return next.give_back(), false;
+    draw(next);
+    const bool ready = lend(next, **lender, to) && can_move(next, from);
+    const int rc = ready ? begin(next, **mine, to) : -FI_EAGAIN;
+    if (rc && rc != transport::kDone) return next.give_back(), false;
     next.under_way = true;
     ++next.begun;
+    // What is short is written in the order of the calls.
+    if (!next.reads && next.way != Way::shared && next.there.iov_len <= transport::kAlwaysEager)
+      next.written_before = flows[from][to].sent;
+    if (rc == transport::kDone) next.on_done(0, flows[from][to].sent);
     return true;
+  }
+  void draw(Moving& next) {
+    constexpr size_t kShort[] = {1, 8, 64};
+    constexpr size_t kDirect[] = {3, 64, 65, 500, 4096};
+    const Way way = Way(x_random() % kWays);
+    const size_t length = way == Way::fast     ? kShort[x_random() % std::size(kShort)]
+                          : way == Way::direct ? kDirect[x_random() % std::size(kDirect)]
+                                               : Mapped::kBytes;
+    const bool reads = x_random() % 2;
+    const bool until_placed = way != Way::shared && way != Way::fast && x_random() % 2;
+    // Of regions others move what a GPU has here.
+    const bool of_gpu_here = way == Way::shared && x_random() % 2 == 0;
+    next.draw(way, reads, until_placed, length, of_gpu_here, x_random() % 4 == 0);
+  }
+  /// Lets the peer have what it is about to move.
+  bool lend(Moving& next, transport::Link& link, size_t lender) {
+    if (next.way == Way::shared) {
+      const auto access =
+          next.reads ? transport::Access::remote_read : transport::Access::remote_write;
+      const size_t length = next.there.iov_len;
+      GpuRegistrations& gpu = *x_adapters[lender].gpu;
+      if (next.of_gpu(next.there) &&
+          !fake::counted([&] { return gpu.can_expose(&next.there, 1, access); }))
+        return false;
+      if (fake::counted([&] { return link.share(&next.there, 1, length, access, next.key); }))
+        return false;
+      next.lender = &link;
+      return true;
+    }
+    transport::RegionRegistrar& registrar =
+        next.of_gpu(next.there)
+            ? static_cast<transport::RegionRegistrar&>(*x_adapters[lender].gpu_registrar)
+            : *link.optional().registrar;
+    fake::counted([&] {
+      try {
+        auto opened = registrar.open(next.there, nullptr, next.reads, !next.reads);
+        if (opened) next.region = std::move(*opened);
+      } catch (const std::bad_alloc&) {
+      }
+      return 0;
+    });
+    if (!next.region) return false;
+    next.region->describe(next.key);
+    return true;
+  }
+  bool can_move(const Moving& next, size_t mover) {
+    if (!next.of_gpu(next.here)) return true;
+    return fake::counted(
+        [&] { return x_adapters[mover].gpu->can_move(&next.here, 1, next.key, next.reads); });
+  }
+  static int begin(Moving& next, transport::Link& link, size_t token) {
+    const size_t length = next.here.iov_len;
+    const transport::RemoteRange range{next.key, 0, length};
+    return fake::counted([&] {
+      if (next.way == Way::fast) {
+        const transport::RemoteRegion region(link.optional().fast, next.key);
+        ck_assert(bool(region));
+        return next.reads ? region.get(0, next.here.iov_base, length, token)
+                          : region.put(0, next.here.iov_base, length, token);
+      }
+      return next.reads ? link.get(range, &next.here, 1, token)
+                        : link.put(range, &next.here, 1, token, next.until_placed);
+    });
   }
   bool send(size_t from, size_t to) {
     Flow& flow = flows[from][to];
@@ -343,6 +325,7 @@ class Drawn {
 
   std::mt19937_64 x_random;
   const size_t x_count;
+  const std::vector<Adapter>& x_adapters;
   uint64_t x_runs = 0;
   FlowSink x_sinks[kNodes];
   std::unique_ptr<VerbsTransport> x_transports[kNodes];
@@ -410,14 +393,25 @@ void open_adapters() {
     auto cache = RegistrationCache::create(**device, {.enabled = i % 2 == 0});
     ck_assert(bool(cache));
     fake::replace_posts(*(*device)->context());
-    g_adapters.push_back({std::move(*device), std::move(*cache)});
+    // Registered for each use, and by no other thread.
+    auto both = std::make_unique<GpuRegistrations>(**device, *hmem::Cuda::get(), std::move(*cache),
+                                                   GpuRegistrations::Config{.linger_ns = 0});
+    auto registrar = std::make_unique<GpuMemoryRegistrar>(**device, *hmem::Cuda::get());
+    GpuRegistrations* const gpu = both.get();
+    g_adapters.push_back({std::move(*device), std::move(registrar), gpu, std::move(both)});
   }
+  for (auto& from : g_gpu_memory)
+    for (auto& to : from)
+      for (auto& side : to) side = std::make_unique<DeviceMemory>(Mapped::kBytes);
   void* frames[4];
   (void)backtrace(frames, 4);  // the first call loads a library
   fake::g_concerns = fake::concerns_provider;
 }
 void close_adapters() {
   g_adapters.clear();
+  for (auto& from : g_gpu_memory)
+    for (auto& to : from)
+      for (auto& side : to) side.reset();
 }
 
 SUITE(.run = on_both_simulated_devices);
@@ -449,8 +443,14 @@ class Runs {
     x_options.connect_timeout_ns = x_options.peer_timeout_ns = 300'000'000'000;
   }
   ~Runs() {
-    std::printf("# %zu endpoints: %lu runs, %lu messages lost, %lu ends of links, %lu transfers\n",
-                x_setting.nodes, x_runs, x_lost, x_ends, x_moved);
+    std::printf(
+        "# %zu endpoints: %lu runs, %lu messages lost, %lu ends of links; transfers: %lu "
+        "shared, %lu regions, %lu direct, %lu fast, of a GPU %lu\n",
+        x_setting.nodes, x_runs, x_lost, x_ends, x_moved[0], x_moved[1], x_moved[2], x_moved[3],
+        x_moved_by_gpu);
+    if (x_runs == 0) return;  // those that end before they are over do not count
+    for (const uint64_t moved : x_moved) ck_assert_uint_gt(moved, 0);
+    ck_assert_uint_gt(x_moved_by_gpu, 0);
   }
   /// True: there was trouble.
   bool one(uint64_t seed, const Trouble& trouble) {
@@ -466,8 +466,7 @@ class Runs {
       x_ends += flow.ends;
     });
     for (const auto& from : world.moving)
-      for (const Moving& transfers : from)
-        fine = fine && transfers.honest, x_moved += transfers.moved;
+      for (const Moving& transfers : from) fine = fine && count(transfers);
     ++x_runs;
     x_lost += lost;
     ck_assert_msg(fine && (!lost || fake::g_told),
@@ -476,6 +475,11 @@ class Runs {
                   over ? "" : ", HANGS", fake::g_told, world.text().c_str());
     return struck;
   }
+  /// Ends before it is over.
+  void some(unsigned steps) const {
+    Drawn world(steps, g_adapters, x_setting.nodes, x_options);
+    (void)world.run(steps);
+  }
   uint64_t ends() const { return x_ends; }
   uint64_t last_seed() const {
     const char* const set = std::getenv("ERDMA_MODEL_RUNS");
@@ -483,6 +487,11 @@ class Runs {
   }
 
  private:
+  bool count(const Moving& transfers) {
+    for (size_t way = 0; way < kWays; ++way) x_moved[way] += transfers.moved[way];
+    x_moved_by_gpu += transfers.moved_by_gpu;
+    return transfers.honest;
+  }
   static void begin(const Trouble& trouble) {
     fake::g_calls = 0;
     fake::g_told = 0;
@@ -500,8 +509,14 @@ class Runs {
 
   const Setting& x_setting;
   Options x_options;
-  uint64_t x_runs = 0, x_lost = 0, x_ends = 0, x_moved = 0;
+  uint64_t x_runs = 0, x_lost = 0, x_ends = 0, x_moved[kWays] = {}, x_moved_by_gpu = 0;
 };
+
+/// Whatever is under way then, of connects, too: the adapter has back all that endpoints made.
+TEST(nothing_is_left_whenever_endpoints_end, std::size(kSettings)) {
+  const Runs runs(kSettings[_i]);
+  for (unsigned steps = 0; steps < 600; steps += 1 + steps / 100) runs.some(steps);
+}
 
 long in_a_row(uint64_t seed) {
   return seed % 3 == 2 ? long(1 + seed % 7) : 1;

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <utility>
 
+#include "softcuda/device_memory.h"
 #include "transport/link.h"
 
 namespace erdma::test {
@@ -19,13 +21,7 @@ struct Mapped {
   Mapped(const Mapped&) = delete;
   Mapped& operator=(const Mapped&) = delete;
   ~Mapped() { ::munmap(x_pages, kBytes + 2 * kPage); }
-  void fill(uint64_t number) const { std::memset(data(), int(number), kBytes); }
-  bool holds(uint64_t number) const {
-    const auto* const bytes = static_cast<const std::byte*>(data());
-    return std::all_of(bytes, bytes + kBytes, [&](std::byte b) { return b == std::byte(number); });
-  }
   void* data() const { return x_pages + kPage; }
-  iovec all() const { return {data(), kBytes}; }
   static constexpr size_t kPage = 65536, kBytes = 5 * kPage;
 
  private:
@@ -33,37 +29,90 @@ struct Mapped {
       ::mmap(nullptr, kBytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 };
 
+/// How one endpoint gets at memory of another.
+enum class Way : uint8_t {
+  shared,  ///< by share(), for this transfer alone
+  region,  ///< a registered region, as much of it as there is
+  direct,  ///< of a registered region a part that needs no registration here
+  fast,    ///< likewise, by FastAccess
+};
+inline constexpr size_t kWays = 4;
+
 /// The transfers of one endpoint, one at a time, by memory that another shares with it.
 struct Moving {
-  const Mapped here, there;
+  const Mapped host_here, host_there;
+  const DeviceMemory *gpu_here = nullptr, *gpu_there = nullptr;
+  Way way = Way::shared;
+  iovec here{}, there{};
   transport::RemoteKey key;
   transport::Link* lender = nullptr;  ///< whose memory is shared
-  bool under_way = false, reads = false, honest = true;
-  uint64_t begun = 0, moved = 0;
+  std::unique_ptr<transport::RegisteredRegion> region;
+  bool under_way = false, reads = false, until_placed = false, honest = true;
+  bool seen = false;  ///< a packet that was sent later found the bytes
+  uint64_t begun = 0, moved[kWays] = {}, moved_by_gpu = 0;
   uint64_t written_before = UINT64_MAX;  ///< number of the packet that comes behind the bytes
 
+  static bool of_gpu(const iovec& memory) {
+    return softcuda_alias(memory.iov_base, memory.iov_len) != nullptr;
+  }
+  bool lent() const { return lender || region; }
+  /// Before a transfer of so many bytes, of memory of a GPU where these say so.
+  void draw(Way by, bool to_read, bool placed, size_t length, bool of_gpu_here, bool of_gpu_there) {
+    way = by;
+    reads = to_read;
+    until_placed = placed;
+    seen = false;
+    here = {of_gpu_here ? gpu_here->at(0) : host_here.data(), length};
+    there = {of_gpu_there ? gpu_there->at(0) : host_there.data(), length};
+    fill(reads ? there : here, begun + 1);
+    fill(reads ? here : there, 0);
+  }
   void give_back() {
+    region.reset();
     if (lender) (void)std::exchange(lender, nullptr)->revoke(key);
   }
   void on_done(int status, uint64_t next_packet) {
     honest = honest && under_way;
     under_way = false;
-    if (status) return give_back();
-    ++moved;
-    if (reads)
-      honest = honest && here.holds(begun), give_back();
-    else
-      written_before = next_packet;
+    if (status) {
+      written_before = UINT64_MAX;
+      return give_back();
+    }
+    ++moved[size_t(way)];
+    moved_by_gpu += of_gpu(here) || of_gpu(there);
+    if (reads || until_placed) {
+      written_before = UINT64_MAX;
+      honest = honest && holds(reads ? here : there, begun);
+      return give_back();
+    }
+    if (seen) return give_back();
+    written_before = std::min(written_before, next_packet);
   }
   void on_packet(uint64_t number) {
     if (number < written_before) return;
     written_before = UINT64_MAX;
-    honest = honest && there.holds(begun);
-    give_back();
+    seen = true;
+    honest = honest && holds(there, begun);
+    if (!under_way) give_back();
   }
   void on_link_down() {
     written_before = UINT64_MAX;
     if (!under_way) give_back();
+  }
+
+ private:
+  /// As the processor sees it.
+  static std::byte* bytes_of(const iovec& memory) {
+    void* const alias = softcuda_alias(memory.iov_base, memory.iov_len);
+    return static_cast<std::byte*>(alias ? alias : memory.iov_base);
+  }
+  static void fill(const iovec& memory, uint64_t number) {
+    std::memset(bytes_of(memory), int(number), memory.iov_len);
+  }
+  static bool holds(const iovec& memory, uint64_t number) {
+    const std::byte* const bytes = bytes_of(memory);
+    return std::all_of(bytes, bytes + memory.iov_len,
+                       [&](std::byte b) { return b == std::byte(number); });
   }
 };
 

@@ -163,19 +163,41 @@ TEST(what_waits_to_be_deregistered_takes_nobodys_room, 3) {
   ck_assert_uint_eq(rig.log.made, 100);
 }
 
+/// The child may have been forked at any moment of the thread: it has a copy of the list, and of
+/// the rig's log, as they were then.
 TEST(a_child_leaves_alone_what_waits_to_be_deregistered) {
-  auto rig = std::make_unique<Limited>(kLater);
+  RegionLog log;
+  Arena arena(4);
+  arena.map(0, 4);
+  auto cache = std::make_unique<SingleUses>(std::make_unique<TestRegions>(log), kLater, "a cause");
   Registration use;
-  ck_assert_int_eq(rig->acquire(0, 4, use), 0);
-  rig->cache.release(use);
+  ck_assert_int_eq(cache->acquire(arena.at(0), Arena::bytes(4), 0, use), 0);
+  cache->release(use);
   const pid_t child = fork();
   if (child == 0) {
-    rig.reset();
+    cache.reset();
     _exit(0);
   }
   int status = -1;
   waitpid(child, &status, 0);
   ck_assert_int_eq(status, 0);
+}
+
+/// The thread waits a while, and a fork does not.
+TEST(a_child_has_what_waits_to_be_deregistered_where_registered_memory_is_kept_from_it) {
+  SingleUses::Limits limits = kLater;
+  limits.kept_from_children = true;
+  Limited rig(limits);
+  Registration used, held;
+  ck_assert_int_eq(rig.acquire(8, 4, held), 0);
+  ck_assert_int_eq(rig.acquire(0, 4, used), 0);
+  rig.cache.release(used);
+  const pid_t child = fork();
+  if (child == 0) _exit(rig.log.count() == 1 ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  ck_assert_int_eq(status, 0);
+  rig.cache.release(held);
 }
 
 TEST(what_the_device_has_no_room_for_is_told_of_once) {

@@ -191,6 +191,23 @@ TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
   }
 }
 
+TEST(packets_that_are_not_sent_inline_are_counted_apart) {
+  Two two;
+  two.meet();
+  const auto& counters = Rig::transport(two.a()).counters();
+  const size_t inlined = two.rig.nic.max_inline - verbs::kPacketOverhead;
+  const std::vector<std::byte> bytes(inlined + 1);
+  uint64_t sent = 0;
+  for (const size_t size : {size_t{0}, size_t{8}, inlined}) {
+    ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 1, bytes.data(), size), 0);
+    ck_assert_uint_eq(counters.sent_bytes, sent += size);
+    ck_assert_uint_eq(counters.fetched_bytes, 0);
+  }
+  ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 1, bytes.data(), inlined + 1), 0);
+  ck_assert_uint_eq(counters.sent_bytes, sent + inlined + 1);
+  ck_assert_uint_eq(counters.fetched_bytes, inlined + 1);
+}
+
 TEST(small_packets_pass_while_large_transfers_run) {
   Two two;
   two.meet();

@@ -27,7 +27,7 @@ using erdma::util::tell;
 
 namespace {
 
-/// In the forked child of each test: as for a user who set nothing.
+/// Runs in the forked child of each test: sets the log up as for a user who has set no variable.
 void set_up() {
   g_log_level = -1;
   g_log.clear();
@@ -44,7 +44,7 @@ void assert_text(const std::string& text, const std::string& expected) {
   ck_assert_msg(text == expected, "'%s' instead of '%s'", text.c_str(), expected.c_str());
 }
 
-/// Standard error is what the test makes of it, as long as this exists.
+/// Replaces standard error while this object lives.
 struct OwnStderr {
   OwnStderr() { close(STDERR_FILENO); }
   ~OwnStderr() {
@@ -56,13 +56,13 @@ struct OwnStderr {
   const int before = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
 };
 
-// Where a notice goes: to one place.
+// A notice goes to exactly one place.
 
 TEST_CASE(.set_up = set_up);
 
 TEST(a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent) {
   const CapturedStderr error_output;
-  ERDMA_NOTICE(cma, EP_DATA, "refused: %s\n", "EPERM");
+  ERDMA_NOTICE(cma, EP_DATA, "refused: %s", "EPERM");
   assert_text(error_output.only_write(), prefix() + "refused: EPERM [W401]\n");
   ck_assert_uint_eq(g_log.size(), 0);
 }
@@ -72,10 +72,10 @@ TEST(a_notice_goes_to_the_log_alone_if_that_takes_warnings) {
   for (const int level : {FI_LOG_WARN, FI_LOG_INFO}) {
     g_log_level = level;
     g_log.clear();
-    ERDMA_NOTICE(cma, EP_DATA, "refused: %s\n", "EPERM");
+    ERDMA_NOTICE(cma, EP_DATA, "refused: %s", "EPERM");
     ck_assert_uint_eq(g_log.size(), 1);
     ck_assert_int_eq(g_log[0].level, FI_LOG_WARN);
-    assert_text(g_log[0].text, "refused: EPERM\n");
+    assert_text(g_log[0].text, "refused: EPERM [W401]\n");
     assert_text(error_output.only_write(), "");
   }
 }
@@ -83,11 +83,11 @@ TEST(a_notice_goes_to_the_log_alone_if_that_takes_warnings) {
 TEST(off_writes_nothing_and_leaves_the_log_alone) {
   const CapturedStderr error_output;
   set_notice_level(NoticeLevel::off);
-  ERDMA_NOTICE(cma, EP_DATA, "refused\n");
+  ERDMA_NOTICE(cma, EP_DATA, "refused");
   ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
   assert_text(error_output.only_write(), "");
   g_log_level = FI_LOG_WARN;
-  ERDMA_NOTICE(cma, EP_DATA, "refused\n");
+  ERDMA_NOTICE(cma, EP_DATA, "refused");
   ck_assert_uint_eq(g_log.size(), 1);
 }
 
@@ -112,16 +112,16 @@ TEST(arguments_are_made_only_for_a_line_that_is_written) {
   const CapturedStderr error_output;
   unsigned made = 0;
   const auto make = [&] { return ++made; };
-  ERDMA_NOTICE(cma, EP_DATA, "refused %u\n", make());
+  ERDMA_NOTICE(cma, EP_DATA, "refused %u", make());
   ck_assert_uint_eq(made, 1);
-  ERDMA_NOTICE(cma, EP_DATA, "refused %u\n", make());  // the cause had its line
+  ERDMA_NOTICE(cma, EP_DATA, "refused %u", make());  // the cause had its line
   ERDMA_ANNOUNCE(EP_CTRL, "endpoint %u\n", make());
   set_notice_level(NoticeLevel::off);
-  ERDMA_NOTICE(zero_copy, MR, "copied %u\n", make());
+  ERDMA_NOTICE(zero_copy, MR, "copied %u", make());
   ck_assert_uint_eq(made, 1);
 }
 
-// How often.
+// How often a notice is written.
 
 TEST(a_cause_is_told_once_whoever_it_concerns) {
   const CapturedStderr error_output;
@@ -162,7 +162,7 @@ TEST(threads_that_meet_one_cause_write_one_line) {
   ck_assert_uint_eq(error_output.writes().size(), 1);
 }
 
-// Peers may cause warnings as often as they like.
+// Peers can cause warnings without limit.
 
 TEST(a_warning_that_is_repeated_does_not_fill_the_log) {
   g_log_level = FI_LOG_WARN;
@@ -201,7 +201,7 @@ TEST(a_late_reading_of_the_clock_permits_no_warning) {
   ck_assert_uint_eq(left_out, 102);
 }
 
-// What a line is.
+// The format of a line.
 
 TEST(each_cause_has_a_code_of_its_own) {
   std::set<std::string> codes;
@@ -237,12 +237,12 @@ TEST(the_last_line_of_a_cause_fits_however_long_it_is) {
   ck_assert(writes[2].ends_with("x [E206] (no more of these are shown)\n"));
 }
 
-// What it must not do to the process.
+// Side effects that a notice must not have on the process.
 
 TEST(errno_stays) {
   const CapturedStderr error_output;
   errno = ENOLINK;
-  ERDMA_NOTICE(cma, EP_DATA, "refused\n");
+  ERDMA_NOTICE(cma, EP_DATA, "refused");
   set_notice_level(NoticeLevel::info);
   ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
   ck_assert_int_eq(errno, ENOLINK);
@@ -263,7 +263,7 @@ TEST(a_pipe_that_nobody_reads_kills_nobody) {
   ck_assert(!sigismember(&pending, SIGPIPE));
 }
 
-/// Its reader may be waiting for this very process.
+/// The reader of standard error may be waiting for this process.
 TEST(a_pipe_that_is_full_holds_nobody_up) {
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);

@@ -1,31 +1,24 @@
 #include "fabric/auto_progress.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <sys/epoll.h>
 
 #include <array>
+#include <cerrno>
 #include <memory>
 
 #include <rdma/fi_errno.h>
 
+#include "util/error_text.h"
+#include "util/log.h"
 #include "util/process_epoch.h"
 
 namespace erdma::fabric {
 namespace {
 
 constexpr int kRoundLimit = 64;
-
-/// Signals are the application's: none is delivered to our thread.
-std::thread start_without_signals(auto&& body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  // Also when the thread cannot be made, which throws.
-  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restore(
-      &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
-  return std::thread(std::forward<decltype(body)>(body));
-}
+/// How often the thread polls if it can't watch a source.
+constexpr int kPollMilliseconds = 1;
 
 }  // namespace
 
@@ -36,21 +29,22 @@ util::Result<std::unique_ptr<AutoProgress>> AutoProgress::start(util::OptionalLo
   epoll_event event{};
   event.events = EPOLLIN;
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0) return -FI_ENOMEM;
-  return std::unique_ptr<AutoProgress>(new AutoProgress(lock, std::move(epoll), std::move(wake)));
+  std::unique_ptr<AutoProgress> made(new AutoProgress(lock, std::move(epoll), std::move(wake)));
+  if (const int rc = made->x_thread.start<&AutoProgress::run>("erdma-progress", *made)) {
+    ERDMA_WARN(DOMAIN, "cannot start a thread: %s\n", util::ErrorText(rc).c_str());
+    return -rc;
+  }
+  return made;
 }
 
-AutoProgress::AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake)
+AutoProgress::AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake) noexcept
     : x_lock(lock),
       x_epoll(std::move(epoll)),
       x_wake(std::move(wake)),
-      x_epoch(util::process_epoch()),
-      x_thread(start_without_signals([this] { run(); })) {}
+      x_epoch(util::process_epoch()) {}
 
 AutoProgress::~AutoProgress() {
-  if (x_epoch != util::process_epoch()) {
-    x_thread.detach();
-    return;
-  }
+  if (x_epoch != util::process_epoch() || !x_thread.running()) return;
   {
     util::Guard guard(x_lock);
     x_stop = true;
@@ -59,18 +53,25 @@ AutoProgress::~AutoProgress() {
   x_thread.join();
 }
 
-/// `change`: EPOLL_CTL_ADD or EPOLL_CTL_DEL.
-void AutoProgress::watch(const ProgressSource& source, int change) noexcept {
+/// `change`: EPOLL_CTL_ADD or EPOLL_CTL_DEL. False: a descriptor of the source was refused.
+bool AutoProgress::watch(const ProgressSource& source, int change) noexcept {
   std::array<int, 4> fds{};
   epoll_event event{};
   event.events = EPOLLIN;
   const int count = source.wait_fds(fds.data(), int(fds.size()));
-  for (int i = 0; i < count; ++i) epoll_ctl(x_epoll.get(), change, fds[size_t(i)], &event);
+  bool all = true;
+  for (int i = 0; i < count; ++i)
+    all = epoll_ctl(x_epoll.get(), change, fds[size_t(i)], &event) == 0 && all;
+  return all;
 }
 
-void AutoProgress::add(ProgressSource& source) {
+void AutoProgress::add(ProgressSource& source) noexcept {
   x_sources.push_back(&source);
-  watch(source, EPOLL_CTL_ADD);
+  if (!watch(source, EPOLL_CTL_ADD)) {
+    ERDMA_WARN(EP_CTRL, "the progress thread can't watch an endpoint: %s; it will poll\n",
+               util::ErrorText(errno).c_str());
+    x_blind = true;
+  }
   wake();
 }
 
@@ -83,12 +84,12 @@ void AutoProgress::remove(ProgressSource& source) noexcept {
 void AutoProgress::run() noexcept {
   while (round()) {
     epoll_event event;
-    epoll_wait(x_epoll.get(), &event, 1, -1);
+    epoll_wait(x_epoll.get(), &event, 1, x_blind ? kPollMilliseconds : -1);
     x_wake.drain();
   }
 }
 
-/// Drives until every source is quiet and armed. False to stop.
+/// Makes progress until every source is idle and armed. False: the thread must end.
 bool AutoProgress::round() noexcept {
   for (;;) {
     {
@@ -103,7 +104,7 @@ bool AutoProgress::round() noexcept {
       }
       if (quiet) return true;
     }
-    // Application threads want the lock too; a mutex alone promises them no turn.
+    // Gives application threads a chance to take the lock: a mutex is not fair.
     sched_yield();
   }
 }

@@ -1,33 +1,39 @@
 #pragma once
 
-#include <thread>
+#include <atomic>
+#include <memory>
 #include <vector>
 
 #include "fabric/progress.h"
 #include "util/event_fd.h"
 #include "util/lock.h"
 #include "util/result.h"
+#include "util/thread.h"
 
 namespace erdma::fabric {
 
-/// FI_PROGRESS_AUTO: one thread per domain that drives its endpoints whenever something arrives and
-/// sleeps otherwise. Takes the domain lock for each round. In a forked child there is no thread,
-/// and destruction only closes descriptors.
+/// FI_PROGRESS_AUTO: one thread per domain, which makes progress on its endpoints when something
+/// arrives and sleeps otherwise. It holds the domain lock during each round. In a forked child the
+/// thread does not exist, and the destructor only closes descriptors.
 class AutoProgress {
  public:
+  /// Starts the thread. A negative fi_errno: the process lacks descriptors, or the kernel refuses a
+  /// thread (logged). Throws std::bad_alloc.
   static util::Result<std::unique_ptr<AutoProgress>> start(util::OptionalLock& lock);
   ~AutoProgress();
 
-  /// From fi_enable, with the domain lock held.
-  void add(ProgressSource& source);
-  /// After return the thread no longer touches the source. Domain lock not held.
+  /// Makes room for one more source. Throws std::bad_alloc. The caller holds the domain lock.
+  void expect_one_more() { x_sources.reserve(x_sources.size() + 1); }
+  /// Called by fi_enable(3). The caller holds the domain lock, and has called expect_one_more().
+  void add(ProgressSource& source) noexcept;
+  /// After return the thread no longer uses the source. The caller does not hold the domain lock.
   void remove(ProgressSource& source) noexcept;
-  /// There is work that no descriptor tells of.
+  /// Tells the thread that there is work which no descriptor signals.
   void wake() noexcept { x_wake.ring(); }
 
  private:
-  AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake);
-  void watch(const ProgressSource& source, int change) noexcept;
+  AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake) noexcept;
+  bool watch(const ProgressSource& source, int change) noexcept;
   void run() noexcept;
   bool round() noexcept;
 
@@ -35,9 +41,10 @@ class AutoProgress {
   util::Fd x_epoll;
   util::EventFd x_wake;
   const uint32_t x_epoch;
-  std::vector<ProgressSource*> x_sources;  ///< under the domain lock
-  bool x_stop = false;                     ///< likewise
-  std::thread x_thread;
+  std::atomic<bool> x_blind{false};        ///< a source can't be watched, so the thread polls
+  std::vector<ProgressSource*> x_sources;  ///< protected by the domain lock
+  bool x_stop = false;                     ///< protected by the domain lock
+  util::Thread x_thread;
 };
 
 }  // namespace erdma::fabric

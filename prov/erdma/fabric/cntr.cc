@@ -29,7 +29,8 @@ uint64_t Counter::read_error() noexcept {
   return x_seen.failures = x_now.failures;
 }
 
-/// What the application does to a counter may be what works wait for.
+/// Changes the counter on behalf of the application, and runs deferred works that were waiting for
+/// the new value.
 template <typename Change>
 int Counter::change(Change&& apply) noexcept {
   const util::Guard guard(x_lock);
@@ -93,8 +94,9 @@ Readiness Counter::prepare_wait() noexcept {
 int Counter::close() noexcept {
   {
     const util::Guard guard(x_lock);
-    if (x_works || in_poll_set()) return -FI_EBUSY;
-    if (x_queue) x_queue->unwatch_counter(*this);
+    if (x_works || is_bound()) return -FI_EBUSY;
+    if (DeferredWorkQueue* const queue = std::exchange(x_queue, nullptr))
+      queue->unwatch_counter(*this);
     if (in_use()) return -FI_EBUSY;
   }
   return end(this);

@@ -30,7 +30,8 @@ namespace erdma::fabric {
 namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000;
-/// Of choosing a port that is free for the NIC's listener and for shared memory's alike.
+/// How often to try another port until one is free both for the NIC's listener and for shared
+/// memory's.
 constexpr int kNameAttempts = 16;
 
 transport::shm::Options shm_options(const Settings& settings, transport::shm::NameScope scope,
@@ -49,8 +50,6 @@ transport::shm::Options shm_options(const Settings& settings, transport::shm::Na
                                                           : StreamingPolicy::calibrate;
   options.protocol_version = protocol::wire::kVersion;
   options.eager_bytes = settings.eager_bytes;
-  options.eager_most =
-      settings.eager_bytes == Settings{}.eager_bytes ? 16384 : settings.eager_bytes;
   options.hot_peers = settings.hot_peers;
   options.scope = scope;
   options.questions = statistics.questions();
@@ -84,7 +83,8 @@ transport::verbs::FlushPolicy flush_policy(Switch setting) noexcept {
                                   : FlushPolicy::automatic;
 }
 
-/// The transport itself if all buffers are host memory. Otherwise one that stages device memory.
+/// The transport itself if all buffers are host memory; otherwise wrapped in one that stages device
+/// memory.
 template <typename... How>
 std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
                                                   std::unique_ptr<transport::Transport> transport,
@@ -94,7 +94,8 @@ std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& reques
                                                                 *request.devices, how...);
 }
 
-/// Adds shared memory, and the loop of the endpoint to itself under the same name.
+/// Adds the shared memory transport, and the transport of the endpoint to itself under the same
+/// name.
 void add_local_transports(TransportSet& set, const TransportRequest& request,
                           std::unique_ptr<transport::shm::ShmTransport> shm,
                           const Settings& settings) {
@@ -112,19 +113,19 @@ void add_local_transports(TransportSet& set, const TransportRequest& request,
 
 }  // namespace
 
-/// An open NIC. Outlives the endpoints' transports. What a forked child holds of it is its
-/// parent's: there it is never closed.
+/// An open NIC. It outlives the endpoints' transports. In a forked child the NIC's state belongs to
+/// the parent, so the child never closes it.
 struct DomainTransports::Nic {
   std::unique_ptr<transport::verbs::Device> device;
   std::unique_ptr<transport::verbs::RegistrationCache> cache;
-  transport::DirectSource* direct = nullptr;  ///< of GPU memory; the cache itself
-  std::unique_ptr<transport::verbs::GpuMemoryRegistrar> opener;  ///< of the same, for RMA
+  transport::DirectSource* direct = nullptr;  ///< for GPU memory: `cache`, or null
+  std::unique_ptr<transport::verbs::GpuMemoryRegistrar> opener;  ///< of GPU memory, for RMA
   transport::verbs::RegistrationCache* host = nullptr;           ///< of host memory only
   const char* no_zero_copy = nullptr;                            ///< why host memory is copied
-  bool each_time = false;                                        ///< it is registered for one use
-  std::mutex probing;                                            ///< of what follows
-  std::unique_ptr<transport::verbs::KnownMemory> known;          ///< for who may not call CUDA
-  bool refused = false;                                          ///< there can be none
+  bool each_time = false;                                ///< host memory is registered per use
+  std::mutex probing;                                    ///< protects `known` and `refused`
+  std::unique_ptr<transport::verbs::KnownMemory> known;  ///< for endpoints that may not call CUDA
+  bool refused = false;                                  ///< `known` can't be made
   const uint32_t epoch = util::process_epoch();
 
   ~Nic() {
@@ -177,7 +178,7 @@ int DomainTransports::open_nic(const fi_info& info, const util::SocketAddress& a
 
 util::Result<hmem::DeviceMemory*> DomainTransports::memory_without_cuda(hmem::Cuda* cuda) {
   if (!cuda || !x_nic) {
-    ERDMA_NOTICE(gpu_refused, EP_CTRL, "GPU memory can't be used without calling CUDA: %s\n",
+    ERDMA_NOTICE(gpu_refused, EP_CTRL, "GPU memory can't be used without calling CUDA: %s",
                  cuda ? "there is no NIC here, and inside a host CUDA copies it"
                       : "the endpoint has no FI_HMEM");
     return -FI_EOPNOTSUPP;
@@ -189,11 +190,12 @@ util::Result<hmem::DeviceMemory*> DomainTransports::memory_without_cuda(hmem::Cu
         *x_nic->device, *cuda, *x_nic->host, flush_policy(x_settings.hmem_recv_flush),
         verbs_options(x_settings, {}));
     const int probed = known->probe();
-    x_nic->refused = probed == -FI_EOPNOTSUPP;  // memory may be there the next time
+    x_nic->refused = probed == -FI_EOPNOTSUPP;  // other errors (-FI_ENOMEM) may not recur
     if (probed) return probed;
     x_nic->known = std::move(known);
   }
-  // Each time, as the first may have run out of memory: what is kept already is not kept again.
+  // On each call, since an earlier one may have run out of memory. The call skips regions that are
+  // already kept.
   x_regions.keep_device_memory_with(*x_nic->known);
   return static_cast<hmem::DeviceMemory*>(x_nic->known.get());
 }
@@ -218,7 +220,7 @@ util::Result<TransportSet> DomainTransports::open_shm_only(const TransportReques
   using transport::shm::ShmTransport;
   if (!request.shared_memory) {
     ERDMA_NOTICE(no_data, DOMAIN,
-                 "no peer can be reached: FI_ERDMA_SHM=off, and there is no NIC here\n");
+                 "no peer can be reached: FI_ERDMA_SHM=off, and there is no NIC here");
     return -FI_EOPNOTSUPP;
   }
   auto shm = ShmTransport::open(
@@ -257,10 +259,10 @@ EndpointFacts DomainTransports::describe(const TransportRequest& request,
   return facts;
 }
 
-/// The NIC's listener picks the port, and shared memory takes the same name.
+/// The NIC's listener chooses the port, and shared memory listens under the same name.
 util::Result<TransportSet> DomainTransports::open_with_nic(const TransportRequest& request) {
   using transport::verbs::VerbsTransport;
-  std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // hold the ports that were no good
+  std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // occupies the ports that did not suit
   transport::verbs::KnownMemory* const known = known_memory(request.devices);
   transport::verbs::Options options = verbs_options(x_settings, request.key);
   options.questions = request.statistics.questions();
@@ -284,8 +286,9 @@ util::Result<TransportSet> DomainTransports::open_with_nic(const TransportReques
   }
 }
 
-/// Shared memory and the loop to itself, under the name of the NIC's listener. -FI_EADDRINUSE; any
-/// other trouble leaves local peers to the NIC.
+/// Adds shared memory and the transport to itself, under the name of the NIC's listener. Returns 0,
+/// or -FI_EADDRINUSE if the name is taken. After any other error local peers are reached through
+/// the NIC (logged).
 int DomainTransports::add_local(TransportSet& set, const TransportRequest& request) {
   auto shm = transport::shm::ShmTransport::open(
       shm_options(x_settings, transport::shm::NameScope::address, request.statistics), set.name);
@@ -294,8 +297,7 @@ int DomainTransports::add_local(TransportSet& set, const TransportRequest& reque
     return 0;
   }
   if (shm.error() == -FI_EADDRINUSE) return shm.error();
-  ERDMA_NOTICE(local_path, DOMAIN,
-               "no shared memory (%s): local peers are reached through the NIC\n",
+  ERDMA_NOTICE(local_path, DOMAIN, "no shared memory (%s): local peers are reached through the NIC",
                fi_strerror(-shm.error()));
   return 0;
 }

@@ -22,12 +22,12 @@
 namespace erdma::fabric {
 namespace {
 
-/// How long fi_close waits for living peers to take what was promised to them.
+/// How long fi_close waits for living peers to take the messages that it must deliver.
 constexpr uint64_t kDrainNanoseconds = 1'000'000'000;
 
-/// Injected messages and acknowledgements were promised: living peers get them. So do they what is
-/// one packet, as it would have left at once over a connection that was there; nobody promised
-/// that.
+/// Sends what is still queued to living peers. Injected messages and acknowledgements must be
+/// delivered. Other queued packets are sent too, as they would have been at once over an
+/// established connection, but losing them is no error.
 void drain(EndpointDriver& driver, util::OptionalLock& lock) noexcept {
   protocol::Engine* const engine = driver.engine();
   if (!engine) return;
@@ -45,7 +45,7 @@ void drain(EndpointDriver& driver, util::OptionalLock& lock) noexcept {
     if (clock.now() > deadline) {
       if (has_injected)
         ERDMA_NOTICE(lost_messages, EP_CTRL,
-                     "endpoint %s closed while peers did not take messages injected for them\n",
+                     "endpoint %s closed while peers did not take messages injected for them",
                      driver.transports().name.to_string().c_str());
       break;
     }
@@ -82,7 +82,7 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
   refuse_calls(*this);
 }
 
-// --- what is bound to it ------------------------------------------------------------------------
+// --- bindings -----------------------------------------------------------------------------------
 
 int Endpoint::bind(fid_t object, uint64_t flags) {
   if (!object) return -FI_EINVAL;
@@ -110,11 +110,11 @@ int Endpoint::bind_cq(CompletionQueue& cq, uint64_t flags) {
   return x_driver.ports().bind(cq, flags, x_domain.lock());
 }
 
-/// Counters may come after fi_enable.
+/// Counters may be bound after fi_enable.
 int Endpoint::bind_counter(Counter& cntr, uint64_t flags) {
   const util::Guard guard(x_domain.lock());
   if (const int bad = x_driver.ports().bind(cntr, flags, x_domain.lock())) return bad;
-  // What peers do directly would not be counted.
+  // Direct accesses by peers would not be counted.
   protocol::Engine* const engine = x_driver.engine();
   if (engine && flags & (FI_REMOTE_READ | FI_REMOTE_WRITE)) engine->grants().revoke_all();
   return 0;
@@ -146,7 +146,8 @@ int Endpoint::bind_shared(SharedReceive& shared) {
   const util::Guard guard(x_domain.lock());
   x_shared = &shared;
   x_options.receives_are_shared();
-  // Receives outlive the endpoint that they complete at, and so do their completions.
+  // Receives outlive the endpoint at which they complete, so its close must not purge their
+  // entries.
   x_driver.ports().received.owner = &shared;
   x_shared->bound();
   return 0;
@@ -167,7 +168,7 @@ int Endpoint::check_bindings() noexcept {
   return 0;
 }
 
-// --- life ---------------------------------------------------------------------------------------
+// --- enable and close ---------------------------------------------------------------------------
 
 int Endpoint::enable() {
   if (x_driver.engine()) return 0;
@@ -179,11 +180,13 @@ int Endpoint::enable() {
   if (!transports) return transports.error();
   const EndpointFacts facts = x_domain.transports().describe(request, *transports);
   const Settings& settings = x_domain.settings();
-  // The texts of the settings are made first: that may fail for want of memory, and what comes
-  // after is not undone.
+  // What may fail for lack of memory comes first, because the steps below are not undone.
   const std::vector<ShownSetting> shown =
       x_statistics.shows() ? show_settings(settings) : std::vector<ShownSetting>();
+  const std::string summary = summarize(facts);
+  AutoProgress* const progress = x_domain.auto_progress();
   const util::Guard guard(x_domain.lock());
+  if (progress) progress->expect_one_more();
   if (const int bad = x_shared ? x_shared->add(x_driver, *x_av) : 0) return bad;
   x_driver.start(
       {kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices, &x_statistics},
@@ -194,9 +197,9 @@ int Endpoint::enable() {
   const CallsOn calls{false, devices != nullptr, x_shared != nullptr};
   install_calls(*this, calls);
   x_aliases.enable(calls);
-  if (AutoProgress* progress = x_domain.auto_progress()) progress->add(x_driver);
+  if (progress) progress->add(x_driver);
   x_statistics.enabled(facts, shown);
-  ERDMA_ANNOUNCE(EP_CTRL, "%s\n", summarize(facts).c_str());
+  ERDMA_ANNOUNCE(EP_CTRL, "%s\n", summary.c_str());
   return 0;
 }
 
@@ -231,13 +234,16 @@ int Endpoint::close() noexcept {
     if (x_av) x_av->detach(x_driver);
     if (x_eq) x_eq->unbound();
   }
-  // Nobody else finds this endpoint any more: what may take a while holds up no other.
+  // No other object refers to this endpoint any more, so the rest, which may take a while, needs no
+  // lock.
   x_driver.stop();
   delete this;
   return 0;
 }
 
-/// What its messages were to fill is cancelled where the context goes on; if it does not, here.
+/// Leaves the shared receive context. Receives that are being filled by messages of this endpoint
+/// are cancelled: their errors appear at another endpoint of the context or, if there is none, at
+/// this one.
 void Endpoint::leave_shared() noexcept {
   const bool last = x_driver.engine() && x_shared->receives().engines() == 1;
   if (!last) x_shared->remove(x_driver);
@@ -246,7 +252,7 @@ void Endpoint::leave_shared() noexcept {
   x_shared->unbound();
 }
 
-// --- its name, and the rest ---------------------------------------------------------------------
+// --- name, cancel -------------------------------------------------------------------------------
 
 int Endpoint::get_name(void* address, size_t* length) noexcept {
   if (!x_driver.engine()) return -FI_EOPBADSTATE;
@@ -261,7 +267,8 @@ int Endpoint::set_name(const void* address, size_t length) noexcept {
   return x_driver.engine() ? -FI_EOPBADSTATE : take_port(address, length);
 }
 
-/// The port of an address that is this host's, or of a wildcard.
+/// Takes the port of an address of this host, or of a wildcard. -FI_EADDRNOTAVAIL: the address is
+/// not one of this domain.
 int Endpoint::take_port(const void* address, size_t length) noexcept {
   const auto name = util::SocketAddress::from_sockaddr(address, length);
   if (!name.set() || name.family() != x_domain.own_address().family()) return -FI_EINVAL;

@@ -18,10 +18,11 @@ namespace erdma::fabric {
 class EventQueue;
 class SharedReceive;
 
-/// One FI_EP_RDM endpoint: what is bound to it, its name, and its life. Data entry points
-/// (endpoint_messages, _rma, _atomic.cc) are reached only after fi_enable: before, the tables in
-/// place refuse with -FI_EOPBADSTATE.
-/// Invariant: bound objects outlive it; their fi_close is -FI_EBUSY until then.
+/// One FI_EP_RDM endpoint: its bindings, its name and its state. The data entry points
+/// (endpoint_messages, _rma, _atomic.cc) are installed by fi_enable; until then the tables of the
+/// fid return -FI_EOPBADSTATE.
+/// Invariant: bound objects outlive the endpoint; their fi_close returns -FI_EBUSY while it is
+/// open.
 class Endpoint final : public FidObject<Endpoint, fid_ep> {
  public:
   /// fi_endpoint(3).
@@ -41,9 +42,9 @@ class Endpoint final : public FidObject<Endpoint, fid_ep> {
   EndpointDriver& driver() noexcept { return x_driver; }
   EndpointOptions& options() noexcept { return x_options; }
   EndpointAliases& aliases() noexcept { return x_aliases; }
-  const SendDefaults& send_defaults() const noexcept { return x_options.send_defaults(); }
-  const ReceiveDefaults& receive_defaults() const noexcept { return x_options.receive_defaults(); }
-  /// Whether receives are posted to a shared context.
+  SendDefaults send_defaults() const noexcept { return x_options.send_defaults(); }
+  ReceiveDefaults receive_defaults() const noexcept { return x_options.receive_defaults(); }
+  /// True if receives are posted to a shared receive context.
   bool shares_receives() const noexcept { return x_shared != nullptr; }
 
  private:
@@ -57,11 +58,11 @@ class Endpoint final : public FidObject<Endpoint, fid_ep> {
   int take_port(const void* address, size_t length) noexcept;
 
   Domain& x_domain;
-  EndpointStatistics x_statistics;  ///< outlives the transports, which count there
+  EndpointStatistics x_statistics;  ///< outlives the transports, which write its counters
   EndpointDriver x_driver;
   EndpointOptions x_options;
   EndpointAliases x_aliases;
-  util::SocketAddress x_name;  ///< asked for; the bound one is that of the transports
+  util::SocketAddress x_name;  ///< the requested name; the transports have the bound one
   AddressVector* x_av = nullptr;
   EventQueue* x_eq = nullptr;
   SharedReceive* x_shared = nullptr;

@@ -15,13 +15,14 @@
 
 namespace erdma::fabric {
 
-/// Drives the engine of one endpoint: hands it what is to be done, makes its progress, and looks
-/// after threads that sleep and works that wait for counters meanwhile. Owns the engine, its
-/// transports and its completion ports. The caller holds the domain lock, but for post(),
-/// which takes it. In a forked child it does nothing.
+/// Drives the engine of one endpoint: posts operations to it and makes its progress, and afterwards
+/// takes care of sleeping threads and of works that wait for counters. Owns the engine, its
+/// transports and its completion ports. The caller holds the domain lock, except for post(), which
+/// takes it. In a forked child it does nothing.
 class EndpointDriver final : public RegionUser, public AvListener {
  public:
-  /// `context` is the endpoint's. Peers find no regions of device memory here but with it.
+  /// `context` is the endpoint's. `with_device_memory`: peers may access regions of device memory
+  /// through this endpoint.
   EndpointDriver(Domain& domain, void* context, bool with_device_memory) noexcept;
 
   /// Null until start().
@@ -30,15 +31,16 @@ class EndpointDriver final : public RegionUser, public AvListener {
   const TransportSet& transports() const noexcept { return x_transports; }
   bool owned() const noexcept { return x_epoch == util::process_epoch(); }
 
-  /// fi_enable(3). `shared`: where receives are posted, else null.
+  /// fi_enable(3). `shared`: the shared receive context, or null.
   void start(const protocol::EngineConfig& config, TransportSet transports,
              protocol::AddressBook& addresses, protocol::SharedReceives* shared);
-  /// fi_close(3): nothing is reported any more, nor executed for peers.
+  /// fi_close(3), first half: afterwards the endpoint reports nothing and executes nothing for
+  /// peers.
   void detach() noexcept;
-  /// The rest, without the lock, as it may take a while.
+  /// The second half. The caller does not hold the lock, as this may take a while.
   void stop() noexcept;
 
-  /// An entry point: `post` gives the engine something to do.
+  /// The body of an entry point: calls post(engine) under the domain lock, and returns its result.
   template <typename Post>
   int post(Post&& post) noexcept {
     if (!owned()) [[unlikely]]
@@ -49,12 +51,13 @@ class EndpointDriver final : public RegionUser, public AvListener {
     return status;
   }
 
-  /// The engine did something: what others rely on is looked after.
+  /// To be called after each step of the engine: keeps sleeping threads armed, and runs works that
+  /// are due.
   void worked() noexcept {
     if (x_attention) [[unlikely]]
       attend(true);
   }
-  /// While there are works, every step of an endpoint may be what one waits for.
+  /// On while there are works: each step of the engine may make one of them due.
   void expect_works(bool on) noexcept {
     x_attention = uint8_t(on ? x_attention | kWorks : x_attention & ~kWorks);
   }
@@ -88,10 +91,15 @@ class EndpointDriver final : public RegionUser, public AvListener {
   Domain& x_domain;
   std::unique_ptr<protocol::Engine> x_engine;
   const uint32_t x_epoch = util::process_epoch();
-  uint8_t x_attention = 0;  ///< what is to be done after each step of the engine
+  uint8_t x_attention = 0;  ///< kArmed, kWorks: what worked() must do
   CompletionPorts x_ports;
   TransportSet x_transports;
   const protocol::OneSidedSetup x_one_sided;
+
+ public:
+  /// For DeferredWorkQueue: works that are due and found no room in the engine, in order. The last
+  /// member, since it is rarely used.
+  util::IntrusiveList<DeferredWork> works_without_room;
 };
 
 }  // namespace erdma::fabric

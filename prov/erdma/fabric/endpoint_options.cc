@@ -11,7 +11,8 @@
 namespace erdma::fabric {
 namespace {
 
-/// Option numbers are ABI; the headers of 1.17 end before some that a newer libfabric passes on.
+/// Option numbers are part of the ABI. The headers of libfabric 1.17 lack some that a newer
+/// libfabric passes to the provider.
 enum Option : int {
   kMinMultiRecv = 0,
   kHmemP2p = 8,
@@ -37,6 +38,10 @@ EndpointOptions::EndpointOptions(Domain& domain, const fi_info& info)
       x_wants_shared(info.ep_attr && info.ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT),
       x_shared_memory(domain.settings().shm != Switch::off),
       x_min_multi_recv(kDefaultMinMultiRecv),
+      x_max_msg(kMaxMessageBytes),
+      x_max_tagged(kMaxMessageBytes),
+      x_inject_msg(kInjectBytes),
+      x_inject_tagged(kInjectBytes),
       x_devices(domain.cuda_for(info.caps)) {}
 
 void EndpointOptions::enable(protocol::Engine& engine, bool selective_send,
@@ -49,20 +54,32 @@ void EndpointOptions::enable(protocol::Engine& engine, bool selective_send,
 }
 
 void EndpointOptions::compute_defaults() noexcept {
-  x_send_defaults = {x_tx_flags, x_selective_send};
-  x_receive_defaults = {x_caps, x_rx_flags, x_selective_receive};
+  x_send_defaults.store({x_tx_flags, x_selective_send}, std::memory_order_relaxed);
+  x_receive_defaults.store({x_caps, x_rx_flags, x_selective_receive}, std::memory_order_relaxed);
+}
+
+/// Null: the option is not a size.
+size_t* EndpointOptions::size_option(int name) noexcept {
+  switch (name) {
+    case kMinMultiRecv:
+      return &x_min_multi_recv;
+    case kMaxMsgSize:
+      return &x_max_msg;
+    case kMaxTaggedSize:
+      return &x_max_tagged;
+    case kInjectMsgSize:
+      return &x_inject_msg;
+    case kInjectTaggedSize:
+      return &x_inject_tagged;
+    default:
+      return nullptr;
+  }
 }
 
 int EndpointOptions::get_option(int name, void* value, size_t* length) noexcept {
+  const util::Guard guard(x_domain.lock());
+  if (const size_t* const size = size_option(name)) return give_option(*size, value, length);
   switch (name) {
-    case kMinMultiRecv:
-      return give_option(x_min_multi_recv, value, length);
-    case kMaxMsgSize:
-    case kMaxTaggedSize:
-      return give_option(kMaxMessageBytes, value, length);
-    case kInjectMsgSize:
-    case kInjectTaggedSize:
-      return give_option(kInjectBytes, value, length);
     case kSharedMemoryPermitted:
       return give_option(x_shared_memory, value, length);
     case kCudaApiPermitted:
@@ -74,31 +91,30 @@ int EndpointOptions::get_option(int name, void* value, size_t* length) noexcept 
 
 int EndpointOptions::set_option(int name, const void* value, size_t length) {
   size_t size = 0;
+  if (size_option(name))
+    return take_option(value, length, size) ? set_size(name, size) : -FI_EINVAL;
+  if (name != kSharedMemoryPermitted && name != kCudaApiPermitted) return -FI_ENOPROTOOPT;
   bool permitted = false;
-  switch (name) {
-    case kMinMultiRecv:
-      return take_option(value, length, size) ? set_min_multi_recv(size) : -FI_EINVAL;
-    case kMaxMsgSize:
-    case kMaxTaggedSize:
-      if (!take_option(value, length, size)) return -FI_EINVAL;
-      return size <= kMaxMessageBytes ? 0 : -FI_EINVAL;
-    case kInjectMsgSize:
-    case kInjectTaggedSize:
-      if (!take_option(value, length, size)) return -FI_EINVAL;
-      return size <= kInjectBytes ? 0 : -FI_EINVAL;
-    case kSharedMemoryPermitted:
-      if (!take_option(value, length, permitted)) return -FI_EINVAL;
-      return permit_shared_memory(permitted);
-    case kCudaApiPermitted:
-      if (!take_option(value, length, permitted)) return -FI_EINVAL;
-      return permit_cuda(permitted);
-    default:
-      return -FI_ENOPROTOOPT;
-  }
+  if (!take_option(value, length, permitted)) return -FI_EINVAL;
+  return name == kCudaApiPermitted ? permit_cuda(permitted) : permit_shared_memory(permitted);
 }
 
-/// Without a NIC shared memory is all there is. FI_ERDMA_SHM=off is not overruled.
+/// A size of messages is what the application announces: sends are not compared with it, because
+/// the endpoint can send more.
+int EndpointOptions::set_size(int name, size_t bytes) noexcept {
+  const bool inject = name == kInjectMsgSize || name == kInjectTaggedSize;
+  if (name != kMinMultiRecv && bytes > (inject ? kInjectBytes : kMaxMessageBytes))
+    return -FI_EINVAL;
+  const util::Guard guard(x_domain.lock());
+  *size_option(name) = bytes;
+  if (name == kMinMultiRecv && x_engine) x_engine->set_min_multi_recv(bytes);
+  return 0;
+}
+
+/// -FI_EOPNOTSUPP: without a NIC there is no other way to local peers, or FI_ERDMA_SHM=off, which
+/// the application can't override.
 int EndpointOptions::permit_shared_memory(bool permitted) noexcept {
+  const util::Guard guard(x_domain.lock());
   if (permitted == x_shared_memory) return 0;
   if (!x_domain.transports().has_nic() || x_domain.settings().shm == Switch::off)
     return -FI_EOPNOTSUPP;
@@ -107,7 +123,8 @@ int EndpointOptions::permit_shared_memory(bool permitted) noexcept {
   return 0;
 }
 
-/// Clients take a promise for GPU memory that the NIC reaches: it is not given without a proof.
+/// Applications take success as a promise that GPU memory works without calls to CUDA, so the first
+/// call tests it.
 int EndpointOptions::permit_cuda(bool permitted) {
   if (permitted == x_cuda_permitted) return 0;
   hmem::Cuda* const cuda = x_domain.cuda_for(x_caps);
@@ -122,39 +139,35 @@ int EndpointOptions::permit_cuda(bool permitted) {
     if (!without) return without.error();
     devices = *without;
   }
+  const util::Guard guard(x_domain.lock());
   if (x_engine) return -FI_EOPBADSTATE;
   x_devices = devices;
   x_cuda_permitted = permitted;
   return 0;
 }
 
-int EndpointOptions::set_min_multi_recv(size_t bytes) noexcept {
-  util::Guard guard(x_domain.lock());
-  x_min_multi_recv = bytes;
-  if (x_engine) x_engine->set_min_multi_recv(bytes);
-  return 0;
-}
-
-/// The flags word names one direction, by FI_TRANSMIT or FI_RECV, besides the operation flags.
+/// The flags word holds operation flags, and either FI_TRANSMIT or FI_RECV.
 int EndpointOptions::op_flags(uint64_t* flags, bool set) noexcept {
   const uint64_t direction = *flags & kDirections;
   if (direction != FI_TRANSMIT && direction != FI_RECV) return -FI_EINVAL;
   uint64_t& ours = direction == FI_TRANSMIT ? x_tx_flags : x_rx_flags;
+  const util::Guard guard(x_domain.lock());
   if (!set) {
     *flags = ours;
     return 0;
   }
   const uint64_t wanted = *flags & ~kDirections;
   if (wanted & ~(direction == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) return -FI_EBADFLAGS;
-  util::Guard guard(x_domain.lock());
   ours = wanted;
   compute_defaults();
   return 0;
 }
 
-/// The flags name one direction or both; the other keeps those of the endpoint.
+/// `wanted` holds FI_TRANSMIT, FI_RECV or both. A direction that it does not hold keeps the flags
+/// of the endpoint.
 int EndpointOptions::alias_flags(uint64_t wanted, uint64_t& transmit,
                                  uint64_t& receive) const noexcept {
+  const util::Guard guard(x_domain.lock());
   const uint64_t flags = wanted & ~kDirections;
   const bool transmits = wanted & FI_TRANSMIT, receives = wanted & FI_RECV;
   const uint64_t trigger = x_caps & FI_TRIGGER;

@@ -9,7 +9,9 @@
 namespace erdma::fabric {
 namespace {
 
-/// `waited`: as long as the oldest operation has been seen. `passed`: since the last answer.
+/// Updates `waited`, the time for which the oldest operation has been shown. `shown_id` and `id`:
+/// the oldest operation in the last answer and now. `passed`: time since the last answer. Both
+/// times are in nanoseconds.
 void age(uint64_t& waited, uint64_t shown_id, uint64_t id, uint64_t passed) noexcept {
   waited = id != 0 && id == shown_id ? waited + passed : 0;
 }
@@ -43,7 +45,12 @@ void show(const protocol::PeerWaits& waits, uint64_t passed, PeerBlock& to) noex
 EndpointStatistics::EndpointStatistics(bool wanted) noexcept {
   if (wanted) x_page = ProcessPage::get();
   if (x_page) x_block = x_page->take<EndpointBlock>(kEndpointKind);
-  if (x_block) ProcessPage::end_change(*x_block);
+  if (x_block) {
+    ProcessPage::end_change(*x_block);
+  } else if (x_page) {
+    x_page->leave_out();
+    x_page->hide_endpoint(1);
+  }
 }
 
 EndpointStatistics::~EndpointStatistics() {
@@ -52,6 +59,7 @@ EndpointStatistics::~EndpointStatistics() {
   x_page->keep(all_shm_counters(), all_nic_counters(), all_gpu_counters(), copied_for_refusals());
   for (const auto& [address, peer] : x_peers) x_page->give_back(peer.block);
   x_page->give_back(x_block);
+  if (!x_block) x_page->hide_endpoint(-1);
   x_page->end_move();
 }
 
@@ -76,7 +84,7 @@ void EndpointStatistics::enabled(const EndpointFacts& facts,
   util::put_text(x_block->settings, all);
   ProcessPage::end_change(*x_block);
 } catch (const std::bad_alloc&) {
-  // It is shown as not enabled, without these.
+  // The page shows the endpoint as not enabled, without these facts.
 }
 
 PeerBlock* EndpointStatistics::peer_block(const util::SocketAddress& peer) {
@@ -86,10 +94,13 @@ PeerBlock* EndpointStatistics::peer_block(const util::SocketAddress& peer) {
     return block;
   }
   PeerBlock* const taken = x_page->take<PeerBlock>(kPeerKind);
-  if (taken)
+  if (taken) {
     block = taken;
-  else
+    x_left_out.erase(peer);
+  } else {
     x_peers.erase(peer);
+    if (x_left_out.insert(peer).second) x_page->leave_out();
+  }
   return taken;
 }
 
@@ -107,7 +118,8 @@ void EndpointStatistics::leads(const util::SocketAddress& peer, const char* path
   // The peer is not shown.
 }
 
-/// Null: it has none. `path`: that of the link that counts there, where none leads to the peer yet.
+/// The block of a peer for the counters of a link. Null: there is none. `path`: the transport of
+/// the link, which is shown until leads() sets it.
 PeerBlock* EndpointStatistics::counting_block(const util::SocketAddress& peer,
                                               const char* path) noexcept try {
   if (!x_block || !x_page->ours()) return nullptr;
@@ -159,7 +171,7 @@ transport::GpuCounters EndpointStatistics::all_gpu_counters() const noexcept {
   return all;
 }
 
-/// Bytes copied with peers on whom the kernel refused CMA.
+/// Bytes copied to and from peers for which the kernel refused CMA.
 uint64_t EndpointStatistics::copied_for_refusals() const noexcept {
   uint64_t bytes = 0;
   for (const auto& [address, peer] : x_peers)
@@ -173,7 +185,7 @@ uint64_t EndpointStatistics::passed_since_answer() const noexcept {
   return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
 }
 
-/// A peer has a block when it is first sent to, or as long as something waits for it.
+/// A peer has a block once something was sent to it, and otherwise while something waits for it.
 void EndpointStatistics::on_peer_waits(const protocol::PeerWaits& waits) noexcept try {
   if (!x_block || !x_page->ours()) return;
   const auto known = x_peers.find(waits.address);

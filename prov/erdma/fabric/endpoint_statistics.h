@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "fabric/process_page.h"
@@ -15,9 +16,9 @@ namespace erdma::fabric {
 struct EndpointFacts;
 struct ShownSetting;
 
-/// What the page of the process shows of one endpoint and of its peers: facts, and the
-/// counters of its transports. Without a page nothing is shown, and the counters are here. The
-/// domain lock is held, but for the constructor and the destructor.
+/// The part of the process's page of statistics that belongs to one endpoint and its peers: facts,
+/// and the counters of its transports. If there is no page, the counters are members of this
+/// object. The caller holds the domain lock, except for the constructor and the destructor.
 class EndpointStatistics final : public protocol::WaitsSink, public transport::PeerCounters {
  public:
   /// `wanted`: FI_ERDMA_STAT.
@@ -26,18 +27,19 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   EndpointStatistics& operator=(const EndpointStatistics&) = delete;
   ~EndpointStatistics();
 
-  /// enabled() has a place to show the endpoint.
+  /// True if the page has a block for the endpoint.
   bool shows() const noexcept { return x_block != nullptr; }
   void enabled(const EndpointFacts& facts, const std::vector<ShownSetting>& settings) noexcept;
-  /// Which transport ("self", "shm", "nic") leads to a peer from now on.
+  /// Shows the transport ("self", "shm", "nic") that leads to a peer from now on.
   void leads(const util::SocketAddress& peer, const char* path) noexcept;
 
-  /// To watch for questions of other processes; -1: there are none.
+  /// The descriptor that becomes readable when another process asks what waits; -1: there is none.
   int questions() const noexcept { return x_page && x_block ? x_page->questions() : -1; }
   void on_peer_waits(const protocol::PeerWaits& waits) noexcept override;
   void on_endpoint_waits(const protocol::OpenOperations& any_receives) noexcept override;
 
-  // Of links: in the block of the peer, which it gets. Without one, those of the endpoint.
+  // Counters of the links to a peer, in the block of the peer, which is made if necessary. If that
+  // fails, the counters of the endpoint.
   transport::ShmCounters& shm_counters_of(const util::SocketAddress& peer) noexcept override;
   transport::NicCounters& nic_counters_of(const util::SocketAddress& peer) noexcept override;
   transport::GpuCounters& gpu_counters_of(const util::SocketAddress& peer) noexcept override;
@@ -45,9 +47,9 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   transport::NicCounters all_nic_counters() const noexcept override;
   transport::GpuCounters all_gpu_counters() const noexcept;
 
-  /// Where the transport of shared memory, or that of the NIC, counts, so that readers see it as it
-  /// grows: zeroed when this object is made, and valid as long as it lives. The transport must be
-  /// gone before. What it counted remains shown as that of closed endpoints.
+  /// Counters that belong to no single peer. Transports increment them in place, so that readers
+  /// see each change. They start at 0 and are valid while this object lives, which outlives the
+  /// transports. At its end they are added to those of closed endpoints.
   transport::ShmCounters& shm_counters() noexcept { return x_block ? x_block->shm : x_own_shm; }
   transport::NicCounters& nic_counters() noexcept { return x_block ? x_block->nic : x_own_nic; }
   transport::GpuCounters& gpu_counters() noexcept { return x_block ? x_block->gpu : x_own_gpu; }
@@ -64,11 +66,12 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   EndpointBlock* x_block = nullptr;
   struct ShownPeer {
     PeerBlock* block = nullptr;
-    bool addressed = false;  ///< sent to, and not only waited for
-    bool counts = false;     ///< a link counts in the block
+    bool addressed = false;  ///< something was sent to the peer
+    bool counts = false;     ///< a link uses counters in the block
   };
   std::unordered_map<util::SocketAddress, ShownPeer, util::SocketAddressHash> x_peers;
-  Clock::time_point x_answered{};  ///< of the answer before
+  std::unordered_set<util::SocketAddress, util::SocketAddressHash> x_left_out;  ///< without a block
+  Clock::time_point x_answered{};  ///< time of the last answer
   transport::ShmCounters x_own_shm;
   transport::NicCounters x_own_nic;
   transport::GpuCounters x_own_gpu;

@@ -22,7 +22,7 @@ namespace {
 
 std::atomic<fi_provider*> g_provider{nullptr};
 
-/// How a variable is read, and how its setting is shown. Decimal digits only, within the range.
+/// A variable whose value is a decimal number from kLeast to kMost.
 template <auto kMember, size_t kLeast, size_t kMost>
 struct Number {
   static bool parse(std::string_view text, Settings& settings) {
@@ -107,7 +107,7 @@ constexpr WordFor<ForkPolicy> kForks[] = {
 constexpr WordFor<Ptracer> kPtracers[] = {
     {"ancestor", Ptracer::ancestor}, {"any", Ptracer::any}, {"none", Ptracer::none}};
 
-/// It decides who hears of a fault in the other variables.
+/// Parsing this variable sets the notice level, which applies to notices about the other variables.
 struct LogLevel : Word<&Settings::log, kNoticeLevels> {
   static bool parse(std::string_view text, Settings& settings) {
     const bool known = Word::parse(text, settings);
@@ -122,7 +122,7 @@ struct JobKey {
     settings.job_key = text;
     return true;
   }
-  /// It is a secret.
+  /// The key is a secret, so its value is not shown.
   static std::string show(const Settings& settings) {
     return settings.job_key.empty() ? "" : "(not shown)";
   }
@@ -147,42 +147,44 @@ struct Variable {
   std::string (*show)(const Settings& settings);
 };
 
-/// The one table of variables. The first decides who hears of a fault in the others.
+/// The table of all variables. FI_ERDMA_LOG is first because it applies to notices about the
+/// others.
 constexpr Variable kVariables[] = {
     {"FI_ERDMA_LOG", "log", "warn, off or info",
-     "What is written to standard error where libfabric's log (FI_LOG_LEVEL) does not show it: "
-     "what slows a run down or ends it; nothing; a line about each endpoint as well. Default: "
-     "warn.",
+     "What is written to standard error if libfabric's log (FI_LOG_LEVEL) does not show it. warn: "
+     "problems that slow a run down or end it. off: nothing. info: also a line about each "
+     "endpoint. Default: warn.",
      LogLevel{}},
     {"FI_ERDMA_DEVICE", "device", "device names separated by commas; \"shm\" among them",
-     "Devices to use, whatever their vendor; shm means this host only, without a NIC. Default: "
-     "every ACTIVE eRDMA port.",
+     "Devices to use, of any vendor; shm: only this host, without a NIC. Default: every ACTIVE "
+     "eRDMA port.",
      Devices{}},
     {"FI_ERDMA_CMA", "cma", "auto, on or off",
-     "Copy large messages straight from the other process (process_vm_readv) where the kernel "
-     "permits; auto measures whether that is faster than through shared memory. Default: auto.",
+     "Copy long messages directly from the other process (process_vm_readv) if the kernel permits "
+     "it; auto measures whether that is faster than through shared memory. Default: auto.",
      word<&Settings::cma, kAutoOnOff>},
     {"FI_ERDMA_PTRACER", "ptracer", "ancestor, any or none",
-     "Whom to admit with PR_SET_PTRACER where Yama forbids that copy: the nearest common ancestor "
-     "of both processes, anyone, no one. Default: ancestor.",
+     "Which process may trace this one (PR_SET_PTRACER) if Yama forbids that copy: the nearest "
+     "common ancestor of both processes, any process, or none. Default: ancestor.",
      word<&Settings::ptracer, kPtracers>},
     {"FI_ERDMA_STREAMING", "streaming", "auto, on or off",
-     "Stores that bypass the cache in large copies; auto measures. Default: auto.",
+     "Use stores that bypass the cache in large copies; auto measures whether they are faster. "
+     "Default: auto.",
      word<&Settings::streaming, kAutoOnOff>},
-    {"FI_ERDMA_SHM_EAGER_SIZE", "shm_eager_size", "4096 to 16384",
-     "Largest payload, in bytes, that one packet in shared memory carries. Default: 8192; up to "
-     "16384 while earlier messages wait, or more ranks than cores run.",
-     number<&Settings::eager_bytes, 4096, 16384>},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "shm_eager_size", "4096 to 131072",
+     "Longest message, in bytes, that is copied through the ring in shared memory before it has "
+     "matched a receive. Default: 131072, and at most 65536 where processes share cores.",
+     number<&Settings::eager_bytes, 4096, 131072>},
     {"FI_ERDMA_SHM_HOT_PEERS", "shm_hot_peers", "1 to 65536",
-     "Inbound peers that have a large ring at one time. Default: 32.",
+     "Number of inbound peers that have a large ring at one time. Default: 32.",
      number<&Settings::hot_peers, 1, 65536>},
     {"FI_ERDMA_UNEXPECTED_SIZE", "unexpected_size", "16384 to 1073741824",
-     "Bytes of unexpected messages buffered per peer before it is told to hold back. "
-     "Default: 16777216.",
+     "Bytes of unexpected messages that are buffered for each peer; further ones stay with the "
+     "peer. Default: 16777216.",
      number<&Settings::unexpected_bytes, 16384, size_t{1} << 30>},
     {"FI_ERDMA_CONNECT_TIMEOUT", "connect_timeout", "1 to 3600000",
-     "Milliseconds that a peer never met before may take to appear. Default: 500 within a host, "
-     "10000 through a NIC.",
+     "Milliseconds to wait for a peer to appear before the first connection. Default: 500 inside "
+     "a host, 10000 through a NIC.",
      number<&Settings::connect_timeout_ms, 1, 3'600'000>},
     {"FI_ERDMA_TX_SIZE", "tx_size", "16 to 65536",
      "Transmit operations in flight before -FI_EAGAIN. Default: 1024.",
@@ -191,65 +193,64 @@ constexpr Variable kVariables[] = {
      "Receive queue size reported to applications; receives never run out. Default: 1024.",
      number<&Settings::rx_size, 16, 65536>},
     {"FI_ERDMA_SHM", "shm", "auto or off",
-     "Shared memory between processes of this host. off: they use the NIC, as does an endpoint "
-     "that sends to itself. The same for all processes of a job. Default: auto.",
+     "Shared memory between processes of this host. off: they use the NIC, also for messages of "
+     "an endpoint to itself. All processes of a job must have the same value. Default: auto.",
      word<&Settings::shm, kAutoOff>},
     {"FI_ERDMA_MR_CACHE", "mr_cache", "auto or off",
-     "Keep the application's memory registered with the NIC for the next message. off: large "
-     "messages are copied through memory of the provider's own. Default: auto.",
+     "Keep the application's memory registered with the NIC for the next message. off: long "
+     "messages are copied through memory of the provider. Default: auto.",
      word<&Settings::mr_cache, kAutoOff>},
     {"FI_ERDMA_FORK", "fork", "auto, safe or unsafe",
-     "Where the kernel has no copy-on-fork: auto keeps memory that the NIC uses from forked "
-     "children (MADV_DONTFORK), or copies where that is too late; safe fails instead; unsafe does "
-     "neither, for processes that never fork. Default: auto.",
+     "If the kernel has no copy-on-fork: auto keeps memory that the NIC uses out of forked "
+     "children (MADV_DONTFORK), or copies if another library used the NIC first; safe fails "
+     "instead of copying; unsafe does neither, for processes that never fork. Default: auto.",
      word<&Settings::fork, kForks>},
     {"FI_ERDMA_CUDA", "cuda", "auto or off",
-     "GPU memory in messages and RMA (FI_HMEM), where there is a CUDA driver and an application "
-     "asks for it. Default: auto.",
+     "Support GPU memory in messages and RMA (FI_HMEM), if there is a CUDA driver and the "
+     "application asks for it. Default: auto.",
      word<&Settings::cuda, kAutoOff>},
     {"FI_ERDMA_CUDA_IPC", "cuda_ipc", "auto or off",
-     "Processes of a host read long messages where they are in each other's GPU memory; off: they "
-     "are copied through host memory. Default: auto.",
+     "Processes of a host read long messages directly from each other's GPU memory; off: they "
+     "copy through host memory. Default: auto.",
      word<&Settings::cuda_ipc, kAutoOff>},
     {"FI_ERDMA_HMEM_RECV_FLUSH", "hmem_recv_flush", "auto, on or off",
-     "Flush what the NIC wrote to a GPU before a receive completes; auto: where the GPU's "
-     "attributes say that kernels may not see it otherwise. Default: auto.",
+     "Flush the NIC's writes to a GPU before a receive completes; auto: if the GPU's attributes "
+     "require it. Default: auto.",
      word<&Settings::hmem_recv_flush, kAutoOnOff>},
     {"FI_ERDMA_HMEM_MR_CACHE", "hmem_mr_cache", "auto or on",
-     "GPU memory that the NIC can register by its address only: auto ends the registration soon "
-     "after its last use, as freeing the memory may wait for that; on keeps it. Default: auto.",
+     "Registration of GPU memory that the NIC can register only by its address: auto ends it soon "
+     "after its last use, since freeing the memory may wait for that; on keeps it. Default: "
+     "auto.",
      word<&Settings::hmem_mr_cache, kAutoOn>},
     {"FI_ERDMA_RENDEZVOUS", "rendezvous", "auto, read or write",
-     "Who moves the bytes of a large message through the NIC: the receiver by RDMA READ or the "
-     "sender by RDMA WRITE. Default: auto.",
+     "How a long message moves through the NIC: the receiver uses RDMA READ, or the sender RDMA "
+     "WRITE. Default: auto, which is write.",
      word<&Settings::rendezvous, kRendezvous>},
     {"FI_ERDMA_NIC_EAGER_SIZE", "nic_eager_size", "2048 to 65536",
-     "Largest payload, in bytes, that one packet to a busy peer carries through the NIC. "
-     "Default: 8192.",
+     "Largest payload, in bytes, of one packet to a busy peer through the NIC. Default: 8192.",
      number<&Settings::nic_eager_bytes, 2048, 65536>},
     {"FI_ERDMA_MAX_CONNECTIONS", "max_connections", "2 to 30000",
      "Connections of one endpoint through a NIC at one time; beyond that the least recently used "
-     "is given up until it is needed again. Default: 1024.",
+     "one is closed until it is needed again. Default: 1024.",
      number<&Settings::max_connections, 2, 30000>},
     {"FI_ERDMA_PEER_TIMEOUT", "peer_timeout", "100 to 3600000",
-     "Milliseconds without a sign of life after which a peer behind a NIC is taken for dead. "
+     "Milliseconds without a sign of life after which a peer behind a NIC counts as dead. "
      "Default: 10000.",
      number<&Settings::peer_timeout_ms, 100, 3'600'000>},
     {"FI_ERDMA_JOB_KEY", "job_key", "1 to 256 bytes",
-     "A secret that peers behind a NIC must share; an auth_key of the application goes before it. "
-     "Default: none.",
+     "A secret that peers behind a NIC must share; an auth_key of the application takes "
+     "precedence. Default: none.",
      JobKey{}},
     {"FI_ERDMA_STAT", "stat", "auto or off",
-     "Show what this process does to fi_erdma stat, in a page of memory that the same user and "
-     "root "
-     "can read. Default: auto.",
+     "Publish statistics for fi_erdma stat, in a page of memory that the same user and root can "
+     "read. Default: auto.",
      word<&Settings::stat, kAutoOff>},
 };
 
 std::atomic_flag g_warned[std::size(kVariables)];
 constexpr std::string_view kPrefix = "FI_ERDMA_";
 
-/// The values are not shown: the one meant may be a secret.
+/// The notice does not show the value: the variable that the user meant may hold a secret.
 void report_unknown(std::string_view name) {
   const auto is_it = [&](const Variable& variable) { return name == variable.name; };
   if (std::ranges::any_of(kVariables, is_it)) return;
@@ -258,11 +259,11 @@ void report_unknown(std::string_view name) {
   const std::string_view meant = util::nearest_variable(name, names, kPrefix);
   const int length = int(name.size());
   if (!meant.empty())
-    ERDMA_NOTICE(variable, CORE, "%.*s is ignored: there is no such variable. Did you mean %s?\n",
+    ERDMA_NOTICE(variable, CORE, "%.*s is ignored: there is no such variable. Did you mean %s?",
                  length, name.data(), meant.data());
   else
     ERDMA_NOTICE(variable, CORE,
-                 "%.*s is ignored: there is no such variable. fi_info -e lists those of erdma\n",
+                 "%.*s is ignored: there is no such variable. fi_info -e lists those of erdma",
                  length, name.data());
 }
 
@@ -279,7 +280,7 @@ void report_unknown_variables() {
 
 void define_settings(fi_provider* provider) noexcept {
   g_provider.store(provider, std::memory_order_relaxed);
-  // All are strings to libfabric: its own number parser takes "8k" for 8.
+  // All are defined as strings: libfabric's number parser reads "8k" as 8.
   for (const Variable& variable : kVariables)
     fi_param_define(provider, variable.key, FI_PARAM_STRING, "%s Values: %s.", variable.help,
                     variable.allowed);
@@ -294,7 +295,7 @@ Settings read_settings(fi_provider* provider) {
     if (fi_param_get(provider, variable.key, &text) != 0 || !text) continue;
     if (variable.parse(text, settings) || g_warned[i].test_and_set()) continue;
     const bool secret = std::string_view(variable.key) == "job_key";
-    ERDMA_NOTICE(variable, CORE, "%s=%s is ignored: the value must be %s\n", variable.name,
+    ERDMA_NOTICE(variable, CORE, "%s=%s is ignored: the value must be %s", variable.name,
                  secret ? "(not shown)" : text, variable.allowed);
   }
   report_unknown_variables();

@@ -16,7 +16,7 @@ enum class Switch : uint8_t { automatic, on, off };
 enum class Ptracer : uint8_t { ancestor, any, none };
 enum class RendezvousBy : uint8_t { automatic, read, write };
 
-/// Of FI_ERDMA_JOB_KEY and of libfabric's auth_key.
+/// The longest FI_ERDMA_JOB_KEY and auth_key.
 inline constexpr size_t kMaxKeyBytes = 256;
 
 /// The FI_ERDMA_* variables. man/fi_erdma.7.md documents each (test/check_man.sh).
@@ -26,7 +26,7 @@ struct Settings {
   Switch cma = Switch::automatic;        ///< FI_ERDMA_CMA=auto|on|off
   Ptracer ptracer = Ptracer::ancestor;   ///< FI_ERDMA_PTRACER=ancestor|any|none
   Switch streaming = Switch::automatic;  ///< FI_ERDMA_STREAMING=auto|on|off: streaming stores
-  size_t eager_bytes = 8192;             ///< FI_ERDMA_SHM_EAGER_SIZE, 4096..16384
+  size_t eager_bytes = 131072;           ///< FI_ERDMA_SHM_EAGER_SIZE, 4096..131072
   unsigned hot_peers = 32;               ///< FI_ERDMA_SHM_HOT_PEERS, at least 1
   size_t unexpected_bytes = 16 << 20;    ///< FI_ERDMA_UNEXPECTED_SIZE, per peer
   /// FI_ERDMA_CONNECT_TIMEOUT; 0 = 500 ms for a peer of this host, 10 s for one behind a NIC.
@@ -50,20 +50,20 @@ struct Settings {
   Switch stat = Switch::automatic;                    ///< FI_ERDMA_STAT=auto|off
 };
 
-/// Registers every variable with libfabric (fi_info -e lists them). Once, from fi_prov_ini.
+/// Registers every variable with libfabric (fi_info -e lists them). fi_prov_ini calls it once.
 void define_settings(fi_provider* provider) noexcept;
 
-/// Reads them; FI_ERDMA_LOG holds from then on. A value that is not allowed is replaced by the
-/// default with one notice per process, as is a variable FI_ERDMA_* that there is not.
+/// Reads the variables, and applies FI_ERDMA_LOG. A value that is not allowed is replaced by the
+/// default, with one notice per process. So is a variable FI_ERDMA_* that does not exist.
 Settings read_settings(fi_provider* provider);
-/// The same, of the provider given to define_settings(); defaults before that.
+/// The same with the provider given to define_settings(); defaults before that call.
 Settings read_settings();
 
-/// A variable, and the value in force as one would write it; empty where nothing is set.
+/// A variable and its current value, written as in the environment; empty if the value is empty.
 struct ShownSetting {
   const char* name;
   std::string value;
-  bool changed;  ///< it is not the default
+  bool changed;  ///< the value is not the default
 };
 std::vector<ShownSetting> show_settings(const Settings& settings);
 

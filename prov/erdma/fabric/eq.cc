@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kDefaultSize = 256;
 constexpr size_t kMaxEventBytes = 65536;
 
-// Provider errors of this provider are errno values.
+// The provider errors of this provider are errno values.
 const char* eq_strerror(fid_eq*, int provider_error, const void*, char* buffer,
                         size_t length) noexcept {
   const char* text = fi_strerror(provider_error);
@@ -59,8 +59,10 @@ int check_attr(const fi_eq_attr& attr) noexcept {
 
 }  // namespace
 
-EventQueue::EventQueue(const fi_eq_attr& attr, util::Fd wait, Children* siblings, void* context)
+EventQueue::EventQueue(const fi_eq_attr& attr, util::Fd wait, uint32_t api_version,
+                       Children* siblings, void* context)
     : FidObject(FI_CLASS_EQ, context, siblings),
+      x_api_version(api_version),
       x_writable(attr.flags & FI_WRITE),
       x_size(attr.size ? attr.size : kDefaultSize),
       x_wait_object(attr.wait_obj),
@@ -118,8 +120,10 @@ ssize_t EventQueue::read_error(fi_eq_err_entry* error, uint64_t flags) noexcept 
       if (!(flags & FI_PEEK)) pop();
     }
   }
-  // No error carries data: a buffer of the caller's stays the caller's, with nothing in it.
-  if (error->err_data_size) found.err_data = error->err_data;
+  // No error has data. Since 1.5 a nonzero err_data_size on input says that err_data is the
+  // caller's buffer; it stays in place, with length 0. Before, both are output only.
+  if (FI_VERSION_GE(x_api_version, FI_VERSION(1, 5)) && error->err_data_size)
+    found.err_data = error->err_data;
   *error = found;
   return sizeof(found);
 }
@@ -138,8 +142,9 @@ ssize_t EventQueue::write(uint32_t event, const void* buffer, size_t length,
   return -FI_ENOMEM;
 }
 
-/// A signal ends the wait: fi_eq_sread(3) says so. The last that a thread does here is to give the
-/// mutex back, which close() takes before it looks at x_blocked.
+/// A signal ends the wait (fi_eq_sread(3)). A thread's last step here is to release the mutex,
+/// which close() takes before it reads x_blocked, so no thread uses the object after its
+/// destruction.
 ssize_t EventQueue::read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
                                   uint64_t flags) noexcept {
   if (x_wait_object == FI_WAIT_NONE) return -FI_ENOSYS;
@@ -195,7 +200,7 @@ void EventQueue::post_bytes(uint32_t event, bool failed, const void* bytes,
     if (x_events.size() < std::max(x_size, kProviderEvents))
       return push({event, failed, {first, first + length}});
   } catch (const std::bad_alloc&) {
-    // As if there were no room.
+    // Treated as a queue without room.
   }
   ERDMA_WARN(EQ, "event queue overrun with %zu events unread\n", x_events.size());
   x_overrun = true;
@@ -212,7 +217,7 @@ void EventQueue::pop() noexcept {
   signal();
 }
 
-/// Makes the descriptor say what readable() says.
+/// Makes the wait descriptor readable if and only if readable() is true.
 void EventQueue::signal() noexcept {
   if (!x_wait || x_signaled == readable()) return;
   x_signaled = readable();
@@ -221,8 +226,8 @@ void EventQueue::signal() noexcept {
   if (rc != 0) ERDMA_WARN(EQ, "eventfd of an event queue: %s\n", fi_strerror(errno));
 }
 
-util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, Children* siblings,
-                                           void* context) {
+util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, uint32_t api_version,
+                                           Children* siblings, void* context) {
   if (!attr) return -FI_EINVAL;
   if (const int rc = check_attr(*attr)) return rc;
   util::Fd wait;
@@ -230,7 +235,7 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, Children* sib
     wait.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wait) return -errno;
   }
-  auto made = std::make_unique<EventQueue>(*attr, std::move(wait), siblings, context);
+  auto made = std::make_unique<EventQueue>(*attr, std::move(wait), api_version, siblings, context);
   if (attr->wait_obj == FI_WAIT_SET)
     if (const int joined = made->join(attr->wait_set)) return joined;
   return made.release();
@@ -239,7 +244,9 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, Children* sib
 int open_event_queue(fid_fabric* fid, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
   return abi_call([&] {
     if (!eq) return -FI_EINVAL;
-    util::Result<EventQueue*> made = make_event_queue(attr, &Fabric::from(fid).children(), context);
+    Fabric& fabric = Fabric::from(fid);
+    util::Result<EventQueue*> made =
+        make_event_queue(attr, fabric.api_version, &fabric.children(), context);
     if (!made) return made.error();
     *eq = *made;
     return 0;

@@ -19,23 +19,24 @@ namespace erdma::fabric {
 
 class Fabric;
 
-/// One event queue. Thread-safe by its own mutex, which is taken last: it may be called with or
-/// without a domain lock held. Invariant: the wait descriptor is readable exactly while there is
-/// something to read.
+/// One event queue. Thread-safe by its own mutex, which is the innermost lock: callers may hold a
+/// domain lock. Invariant: the wait descriptor is readable exactly while there is something to
+/// read.
 class EventQueue final : public FidObject<EventQueue, fid_eq> {
  public:
-  /// Events that the provider may leave unread; one more overruns the queue.
+  /// The number of unread events of the provider that the queue holds; one more overruns it.
   static constexpr size_t kProviderEvents = size_t{1} << 20;
 
-  /// `attr` was checked; `wait` is none for FI_WAIT_NONE.
-  EventQueue(const fi_eq_attr& attr, util::Fd wait, Children* siblings, void* context);
+  /// The caller has checked `attr`. `wait` is empty for FI_WAIT_NONE.
+  EventQueue(const fi_eq_attr& attr, util::Fd wait, uint32_t api_version, Children* siblings,
+             void* context);
 
-  /// The provider's own events. An event that finds no room overruns the queue.
+  /// Adds an event of the provider. If there is no room, the queue is overrun.
   void post(uint32_t event, const fi_eq_entry& entry) noexcept;
   void post_error(const fi_eq_err_entry& error) noexcept;
 
-  /// Objects that it is bound to (AV, endpoint, poll set) count themselves; fi_close is -FI_EBUSY
-  /// until 0.
+  /// Called by objects that the queue is bound to (AV, endpoint, poll set). fi_close returns
+  /// -FI_EBUSY while there are any.
   void bound() noexcept { x_bound.fetch_add(1, std::memory_order_relaxed); }
   void unbound() noexcept { x_bound.fetch_sub(1, std::memory_order_relaxed); }
 
@@ -49,7 +50,7 @@ class EventQueue final : public FidObject<EventQueue, fid_eq> {
   ssize_t write(uint32_t event, const void* buffer, size_t length, uint64_t flags) noexcept;
   ssize_t read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
                         uint64_t flags) noexcept;
-  /// Whether a thread is in a blocking call: then the queue can't be closed.
+  /// True if a thread is in a blocking call: then the queue can't be closed.
   bool sleeping() noexcept;
   int control(int command, void* argument) noexcept;
   int close() noexcept;
@@ -68,11 +69,12 @@ class EventQueue final : public FidObject<EventQueue, fid_eq> {
   bool readable() const noexcept { return !x_events.empty() || x_overrun; }
   void signal() noexcept;
 
+  const uint32_t x_api_version;
   std::mutex x_mutex;
   std::deque<Event> x_events;
   bool x_overrun = false;
   const bool x_writable;  ///< opened with FI_WRITE
-  const size_t x_size;    ///< unread events beyond which fi_eq_write is -FI_EAGAIN
+  const size_t x_size;    ///< number of unread events at which fi_eq_write returns -FI_EAGAIN
   const fi_wait_obj x_wait_object;
   util::Fd x_wait;
   bool x_signaled = false;
@@ -81,9 +83,9 @@ class EventQueue final : public FidObject<EventQueue, fid_eq> {
   WaitSetMember x_membership;
 };
 
-/// For open_event_queue() and tests, in which `siblings` is null.
-util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, Children* siblings,
-                                           void* context);
+/// For open_event_queue() and tests. Tests pass null for `siblings`.
+util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, uint32_t api_version,
+                                           Children* siblings, void* context);
 
 /// fi_eq_open(3).
 int open_event_queue(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept;

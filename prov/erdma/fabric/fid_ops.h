@@ -12,11 +12,12 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
-/// What all objects behind a fid have in common: counting of children, and tables of entry points.
-/// An entry point is a method of the object, or a refusal.
+/// The common parts of all objects behind a fid: the counting of children, and tables of entry
+/// points. An entry point is a method of the object, or a refusal.
 namespace erdma::fabric {
 
-/// Runs a control-path entry point; no exception crosses the C boundary.
+/// Runs the body of a control-path entry point, and converts exceptions to a negative fi_errno:
+/// none may cross the C boundary.
 template <std::invocable F>
 int abi_call(F&& body) noexcept try {
   return std::forward<F>(body)();
@@ -26,7 +27,7 @@ int abi_call(F&& body) noexcept try {
   return -FI_EOTHER;
 }
 
-/// Fills a slot of any signature: the entry point refuses every call.
+/// Converts to an entry point of any signature that returns kError, or null for a pointer.
 template <int kError>
 struct Refusal {
   template <typename Result, typename... Args>
@@ -46,8 +47,8 @@ struct Refusal {
 
 inline constexpr Refusal<-FI_ENOSYS> kNotOffered;
 
-/// A table that refuses every call. Tables begin as one, so they refuse what later versions of
-/// libfabric add.
+/// A table that refuses every call. All tables start from one, so that they refuse entry points
+/// which later versions of libfabric add.
 template <typename Ops, int kError = -FI_ENOSYS>
 constexpr Ops refusing() noexcept {
   constexpr size_t kSlots = (sizeof(Ops) - sizeof(size_t)) / sizeof(void*);
@@ -64,7 +65,7 @@ struct ClassOf<Member T::*> {
   using Type = T;
 };
 
-/// The entry point of a method. No exception crosses the C boundary.
+/// The C entry point that calls a method. No exception crosses the C boundary.
 template <auto kMethod, typename T = typename ClassOf<decltype(kMethod)>::Type, typename Result,
           typename Fid, typename... Args>
 Result entry(Fid* fid, Args... args) noexcept {
@@ -75,7 +76,7 @@ Result entry(Fid* fid, Args... args) noexcept {
     return abi_call([&] { return (object.*kMethod)(args...); });
 }
 
-/// For fid::ops of a T: its close(), bind() and control(), where it has them.
+/// The table fid::ops of a T: its close(), and bind() and control() if it has them.
 template <typename T>
 constexpr fi_ops fid_ops() noexcept {
   fi_ops ops = refusing<fi_ops>();
@@ -88,17 +89,19 @@ constexpr fi_ops fid_ops() noexcept {
 template <typename T>
 inline fi_ops g_fid_ops = fid_ops<T>();
 
-/// The objects that must be closed before their parent, which has this.
+/// The number of a parent's open children, which must be closed before the parent. Release and
+/// acquire: a thread that sees that a child is gone may free what the child's last thread used.
 class Children {
  public:
-  int count() const noexcept { return x_count.load(std::memory_order_relaxed); }
+  int count() const noexcept { return x_count.load(std::memory_order_acquire); }
 
  private:
   friend class Child;
   std::atomic<int> x_count{0};
 };
 
-/// Counts one child, or nothing if it has no parent (in tests).
+/// A member of each child, which counts it while it lives. Null `siblings`: the object has no
+/// parent (in tests).
 class Child {
  public:
   explicit Child(Children* siblings) noexcept : x_siblings(siblings) {
@@ -107,15 +110,15 @@ class Child {
   Child(Child&& other) noexcept : x_siblings(std::exchange(other.x_siblings, nullptr)) {}
   Child& operator=(Child&&) = delete;
   ~Child() {
-    if (x_siblings) x_siblings->x_count.fetch_sub(1, std::memory_order_relaxed);
+    if (x_siblings) x_siblings->x_count.fetch_sub(1, std::memory_order_release);
   }
 
  private:
   Children* x_siblings;
 };
 
-/// The first base of the object behind a Fid. Its destructor runs last: the parent may be closed
-/// from then on.
+/// The first base class of the object behind a Fid, so its destructor runs last. From then on the
+/// parent may be closed.
 template <typename T, typename Fid>
 class FidObject : public Fid {
  public:
@@ -124,7 +127,7 @@ class FidObject : public Fid {
 
   FidObject(const FidObject&) = delete;
   FidObject& operator=(const FidObject&) = delete;
-  /// The parent counts the object as long as the result lives.
+  /// Moves the count out of the object: the parent counts it until the result is destroyed.
   Child leave() noexcept { return std::move(x_child); }
 
  protected:

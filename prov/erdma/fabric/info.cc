@@ -40,7 +40,7 @@ bool wants_shm(const Settings& settings) noexcept {
   return std::ranges::find(settings.devices, kShmDevice) != settings.devices.end();
 }
 
-/// Looking at devices opens them, which is spared where none is wanted.
+/// Listing devices opens them, so no device is listed if the user wants none.
 std::vector<DeviceReport> survey(const Host& host) {
   const std::vector<std::string>& wanted = host.settings.devices;
   const bool shm_only = wanted.size() == 1 && wants_shm(host.settings);
@@ -48,18 +48,18 @@ std::vector<DeviceReport> survey(const Host& host) {
   return survey_devices(host.devices(), wanted);
 }
 
-/// Of devices, once per process: it is not the last to be asked for.
+/// One notice about devices per process: applications call fi_getinfo repeatedly.
 std::atomic_flag g_said;
 
 void warn_of_named_once(const std::string& text) {
-  if (!g_said.test_and_set()) ERDMA_NOTICE(device, CORE, "%s\n", text.c_str());
+  if (!g_said.test_and_set()) ERDMA_NOTICE(device, CORE, "%s", text.c_str());
 }
 void warn_of_none_once(const std::string& text) {
-  if (!g_said.test_and_set()) ERDMA_NOTICE(no_device, CORE, "%s\n", text.c_str());
+  if (!g_said.test_and_set()) ERDMA_NOTICE(no_device, CORE, "%s", text.c_str());
 }
 
-/// Whoever names a NIC wants that one: neither another device nor shared memory stands in for it,
-/// unless "shm" is among the names.
+/// Returns 0, or -FI_ENODATA if FI_ERDMA_DEVICE names devices and none can be used. The user wants
+/// these: neither another device nor shared memory replaces them, unless "shm" is among the names.
 int check_named(const Host& host, const std::vector<DeviceReport>& reports, bool nic) {
   if (wants_shm(host.settings)) return 0;
   const std::string faults = faults_of_named(reports);
@@ -70,11 +70,12 @@ int check_named(const Host& host, const std::vector<DeviceReport>& reports, bool
   return nic ? 0 : -FI_ENODATA;
 }
 
-/// May there be single-host operation? Says why each NIC is not used, unless the user knows.
+/// Returns 0 if single-host operation may be offered, else -FI_ENODATA. Logs why each NIC is not
+/// used, unless the user asked for "shm".
 int permit_single_host(const Host& host, const fi_info* hints,
                        const std::vector<DeviceReport>& reports) {
   if (host.settings.shm == Switch::off) {
-    ERDMA_REFUSE("no NIC to use (%s), and FI_ERDMA_SHM=off\n", reasons(reports).c_str());
+    ERDMA_REFUSE("no NIC to use (%s), and FI_ERDMA_SHM=off", reasons(reports).c_str());
     return -FI_ENODATA;
   }
   if (wants_shm(host.settings)) return 0;
@@ -99,7 +100,7 @@ void put_address(const util::SocketAddress& address, void*& member, size_t& leng
   length = address.size();
 }
 
-/// The offer, turned into the answer on one device.
+/// The answer for one device: the offer with the hints applied.
 InfoPtr make_answer(const InfoQuery& query, const Host& host, const util::SocketAddress& source,
                     const util::SocketAddress& destination) {
   InfoPtr info = make_offer(host.settings, query.hints ? query.hints->caps : 0);
@@ -114,11 +115,11 @@ int answer_single_host(const InfoQuery& query, const Host& host, const InfoAddre
                        fi_info** result) {
   const char* domain = hinted_domain(query.hints);
   if (domain && strcmp(domain, kShmDomainName) != 0) {
-    ERDMA_REFUSE("hints ask domain_attr->name %s, offered is %s\n", domain, kShmDomainName);
+    ERDMA_REFUSE("hints ask domain_attr->name %s, offered is %s", domain, kShmDomainName);
     return -FI_ENODATA;
   }
   if (query.hints && hints_have_key(*query.hints)) {
-    ERDMA_REFUSE("hints ask auth_key: within a host the user decides who may connect\n");
+    ERDMA_REFUSE("hints ask auth_key: within a host the user decides who may connect");
     return -FI_ENODATA;
   }
   const util::SocketAddress source = source_on_host(host.local, asked);
@@ -140,7 +141,7 @@ void put(InfoPtr& list, InfoPtr info, bool first) noexcept {
   last->next = info.release();
 }
 
-/// One info per NIC that suits, that of the route to the destination first.
+/// One info per NIC that fits the hints. The NIC on the route to the destination comes first.
 int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& asked,
                 const std::vector<DeviceReport>& reports, fi_info** result) {
   const char* domain = hinted_domain(query.hints);
@@ -159,7 +160,7 @@ int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& a
     put(list, std::move(info), by_route.set() && source.same_host(by_route));
   }
   if (!list)
-    ERDMA_REFUSE("no NIC has the domain name %s and the source address %s that were asked\n",
+    ERDMA_REFUSE("no NIC has the domain name %s and the source address %s that were asked",
                  domain ? domain : "(any)",
                  asked.source.set() ? asked.source.host_string().c_str() : "(any)");
   *result = list.release();
@@ -171,7 +172,7 @@ int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& a
 int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
   const GetinfoCall call(query.flags);
   if (query.flags & FI_PEER) {
-    ERDMA_REFUSE("FI_PEER is set: this provider does not share its objects with others\n");
+    ERDMA_REFUSE("FI_PEER is set: this provider does not share its objects with others");
     return -FI_ENODATA;
   }
   if (query.hints)

@@ -23,7 +23,8 @@ sa_family_t family_of(uint32_t format) noexcept {
   return format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_UNSPEC;
 }
 
-/// Where either family would do, IPv4 is it, as far as the host has one to be known by.
+/// The family to use if the application left it open: IPv4, unless only IPv6 has an address that
+/// other hosts can use.
 sa_family_t default_family(const LocalAddresses& local) noexcept {
   const SocketAddress v4 = local.primary(AF_INET);
   const SocketAddress v6 = local.primary(AF_INET6);
@@ -31,7 +32,7 @@ sa_family_t default_family(const LocalAddresses& local) noexcept {
   return v6_only ? AF_INET6 : AF_INET;
 }
 
-/// The host's own IP; loopback on a host without any.
+/// The host's own IP; loopback if it has none.
 SocketAddress own_address(const LocalAddresses& local, sa_family_t family) noexcept {
   if (family == AF_UNSPEC) family = default_family(local);
   const SocketAddress primary = local.primary(family);
@@ -55,7 +56,7 @@ Result<SocketAddress> resolve(const char* node, const char* service, uint64_t fl
   if (flags & FI_NUMERICHOST) wanted.ai_flags |= AI_NUMERICHOST;
   addrinfo* list = nullptr;
   if (const int rc = getaddrinfo(node, service, &wanted, &list); rc != 0) {
-    ERDMA_REFUSE("cannot resolve node %s service %s: %s\n", node ? node : "(none)",
+    ERDMA_REFUSE("cannot resolve node %s service %s: %s", node ? node : "(none)",
                  service ? service : "(none)", gai_strerror(rc));
     return -FI_ENODATA;
   }
@@ -74,7 +75,7 @@ Result<SocketAddress> hinted(const char* attribute, const void* address, size_t 
                              sa_family_t family) {
   const SocketAddress result = SocketAddress::from_sockaddr(address, length);
   if (result.set() && (family == AF_UNSPEC || family == result.family())) return result;
-  ERDMA_REFUSE("hints->%s (%zu bytes) is not an address of the family in use\n", attribute, length);
+  ERDMA_REFUSE("hints->%s (%zu bytes) is not an address of the family in use", attribute, length);
   return -FI_ENODATA;
 }
 
@@ -83,7 +84,7 @@ Result<SocketAddress> hinted(const char* attribute, const void* address, size_t 
 int resolve_addresses(const char* node, const char* service, uint64_t flags, const fi_info* hints,
                       InfoAddresses& result) {
   if ((flags & FI_SOURCE) && !node && !service) {
-    ERDMA_REFUSE("FI_SOURCE is set, but neither node nor service is\n");
+    ERDMA_REFUSE("FI_SOURCE is set, but neither node nor service is");
     return -FI_EINVAL;
   }
   sa_family_t family = hints ? family_of(hints->addr_format) : sa_family_t{AF_UNSPEC};
@@ -115,7 +116,7 @@ SocketAddress source_on_host(const LocalAddresses& local, const InfoAddresses& a
     return own;
   }
   if (local.contains(asked.source)) return asked.source;
-  ERDMA_REFUSE("source address %s does not belong to this host\n",
+  ERDMA_REFUSE("source address %s does not belong to this host",
                asked.source.host_string().c_str());
   return {};
 }
@@ -132,7 +133,7 @@ SocketAddress source_on_nic(const std::vector<SocketAddress>& addresses,
 
 SocketAddress source_by_route(const SocketAddress& destination) noexcept {
   if (!destination.set()) return {};
-  // Connecting a datagram socket sends nothing.
+  // connect() of a datagram socket sends nothing; it only makes the kernel choose a route.
   const util::Fd socket(::socket(destination.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   SocketAddress target = destination;
   if (!target.port()) target.set_port(9);

@@ -16,17 +16,17 @@ constexpr uint32_t kMrModeBits = FI_VERSION(1, 5);  ///< API since which mr_mode
 constexpr uint32_t kSockaddrIp = 17;                ///< FI_SOCKADDR_IP of 2.x headers
 
 int refuse(const char* attribute, const std::string& asked, const std::string& offered) {
-  ERDMA_REFUSE("hints ask %s %s, offered is %s\n", attribute, asked.c_str(), offered.c_str());
+  ERDMA_REFUSE("hints ask %s %s, offered is %s", attribute, asked.c_str(), offered.c_str());
   return -FI_ENODATA;
 }
 
-/// fi_tostr() answers in one buffer per thread, hence the copy.
+/// Copies the result of fi_tostr(3), which is in a buffer that the next call overwrites.
 template <typename Number>
 std::string text(Number value, fi_type type) {
   return fi_tostr(&value, type);
 }
 
-/// A number, or bits of `type`.
+/// The largest number, or with `type` the allowed bits, of an attribute.
 struct Limit {
   const char* attribute;
   uint64_t asked;
@@ -44,8 +44,8 @@ int check_limits(std::initializer_list<Limit> limits) {
   return 0;
 }
 
-/// Open MPI 5 asks for device memory on every host, and then again without it: that there is no GPU
-/// is no news.
+/// Open MPI 5 asks for FI_HMEM on every host, and then again without it. So a missing GPU is not
+/// logged as a refusal.
 int check_caps(uint64_t offered, uint64_t asked) {
   if ((asked & ~offered) != FI_HMEM) return check_limits({{"caps", asked, offered, FI_TYPE_CAPS}});
   ERDMA_INFO(CORE, "hints ask caps FI_HMEM, and CUDA is not in use here\n");
@@ -70,7 +70,7 @@ int check_fabric(const fi_fabric_attr& offer, const fi_fabric_attr& hints) {
   return check_limits({{"fabric_attr->prov_version", hints.prov_version, offer.prov_version}});
 }
 
-/// Targets of one-sided operations need a mode, and device memory another.
+/// Targets of one-sided operations need the bits of kMrMode, and FI_HMEM needs FI_MR_HMEM.
 int check_mr_mode(uint32_t version, int asked, uint64_t caps) {
   const bool pure = asked == kMrBasic || asked == kMrScalable;
   const bool valid = FI_VERSION_LT(version, kMrModeBits)
@@ -96,7 +96,7 @@ int check_auth_key(const char* attribute, const uint8_t* key, size_t size, size_
   return 0;
 }
 
-/// Known values of each; whatever is known can be had.
+/// Attributes of which every value that libfabric defines is offered.
 int check_models(const fi_domain_attr& hints) {
   return check_limits({
       {"domain_attr->threading", size_t(hints.threading), FI_THREAD_ENDPOINT},
@@ -107,7 +107,7 @@ int check_models(const fi_domain_attr& hints) {
   });
 }
 
-/// Members that an application of API 1.20 has.
+/// Members that fi_domain_attr has since API 1.20.
 int check_newer_domain(uint32_t version, const fi_domain_attr& hints) {
 #ifdef FI_AV_AUTH_KEY
   if (FI_VERSION_GE(version, FI_VERSION(1, 20)))
@@ -142,8 +142,8 @@ int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& 
   if (hints.protocol != FI_PROTO_UNSPEC && hints.protocol != offer.protocol)
     return refuse("ep_attr->protocol", text(hints.protocol, FI_TYPE_PROTOCOL),
                   text(offer.protocol, FI_TYPE_PROTOCOL));
-  // FI_SHARED_CONTEXT is the largest number there is, so the limit refuses it where it is not
-  // offered: for transmit contexts.
+  // FI_SHARED_CONTEXT is SIZE_MAX, so the limit of tx_ctx_cnt refuses it: shared transmit contexts
+  // are not offered.
   const size_t rx_contexts = hints.rx_ctx_cnt == FI_SHARED_CONTEXT ? 1 : hints.rx_ctx_cnt;
   if (int rc = check_limits(
           {{"ep_attr->protocol_version", hints.protocol_version, offer.protocol_version},
@@ -154,12 +154,12 @@ int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& 
            {"ep_attr->tx_ctx_cnt", hints.tx_ctx_cnt, offer.tx_ctx_cnt},
            {"ep_attr->rx_ctx_cnt", rx_contexts, offer.rx_ctx_cnt}}))
     return rc;
-  if (FI_VERSION_LT(version, kMrModeBits)) return 0;  // older than the keys
+  if (FI_VERSION_LT(version, kMrModeBits)) return 0;  // before API 1.5 there were no keys
   return check_auth_key("ep_attr->auth_key_size", hints.auth_key, hints.auth_key_size,
                         offer.auth_key_size);
 }
 
-// Capabilities of the other direction are ignored, as old applications set them on both.
+// Capabilities of the other direction are ignored, since old applications set them on both.
 
 int check_rx(const fi_rx_attr& offer, const fi_rx_attr& hints) {
   const uint64_t caps = hints.caps & ~(kTxCaps | kDomainCaps);
@@ -187,7 +187,8 @@ int check_tx(const fi_tx_attr& offer, const fi_tx_attr& hints) {
 
 }  // namespace
 
-// The order is that of libfabric's own providers, so that their users read the same first reason.
+// The checks are in the order of libfabric's own providers, so that users see the same first
+// reason.
 int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints) {
   if (hints.ep_attr)
     if (int rc = check_ep_type(*offer.ep_attr, *hints.ep_attr)) return rc;

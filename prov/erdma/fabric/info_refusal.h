@@ -4,22 +4,23 @@
 
 #include "util/log.h"
 
-/// Who asked for this provider, and so hears why fi_getinfo(3) offers nothing.
+/// Decides whether the user must hear why fi_getinfo(3) offers nothing.
 namespace erdma::fabric {
 
-/// FI_PROVIDER as libfabric itself reads it; null: not set.
+/// The variable FI_PROVIDER; null: not set.
 const char* provider_filter() noexcept;
 
-/// Was the provider asked for by name? `filter` is FI_PROVIDER (names separated by commas and
-/// semicolons, a leading ^ excludes), `prov_name` that of the hints; either may be null.
+/// True if the user or the application asked for the provider by name. `filter` is FI_PROVIDER
+/// (names separated by commas and semicolons; a leading ^ excludes them), `prov_name` that of the
+/// hints; either may be null.
 bool asked_by_name(const char* filter, const char* prov_name) noexcept;
 
-/// Does FI_PROVIDER name this provider and nothing else? Then the application gets no other answer
-/// than ours.
+/// True if FI_PROVIDER names this provider and no other. Then no other provider answers the
+/// application.
 bool asked_alone(const char* filter) noexcept;
 
-/// fi_getinfo(3) while it runs on this thread. Layers of libfabric (ofi_rxm) ask for endpoints to
-/// build on, whatever the application asked for: nobody needs to hear of their refusals.
+/// Exists while fi_getinfo(3) runs on this thread. Layers of libfabric (ofi_rxm) ask for endpoints
+/// to build on, whatever the application asked for. Their refusals do not concern the user.
 class GetinfoCall {
  public:
   explicit GetinfoCall(uint64_t flags) noexcept;
@@ -28,16 +29,17 @@ class GetinfoCall {
   GetinfoCall& operator=(const GetinfoCall&) = delete;
 };
 
-/// Does the application hear from nobody else why it gets nothing?
+/// True if no other provider will answer the application, so that the user must see the refusal.
 bool refusal_matters() noexcept;
 
 }  // namespace erdma::fabric
 
-/// Why hints are refused (-FI_ENODATA): a notice where there will be no other answer.
-#define ERDMA_REFUSE(...)                                   \
-  do {                                                      \
-    if (::erdma::fabric::refusal_matters())                 \
-      ERDMA_NOTICE(no_data, CORE, "refused: " __VA_ARGS__); \
-    else                                                    \
-      ERDMA_INFO(CORE, __VA_ARGS__);                        \
+/// Logs why hints are refused (-FI_ENODATA): as a notice if no other provider will answer.
+/// `format` has no newline.
+#define ERDMA_REFUSE(format, ...)                                                 \
+  do {                                                                            \
+    if (::erdma::fabric::refusal_matters())                                       \
+      ERDMA_NOTICE(no_data, CORE, "refused: " format __VA_OPT__(, ) __VA_ARGS__); \
+    else                                                                          \
+      ERDMA_INFO(CORE, format "\n" __VA_OPT__(, ) __VA_ARGS__);                   \
   } while (0)

@@ -19,11 +19,11 @@
 namespace erdma::fabric {
 namespace {
 
-/// How long fi_close waits for operations of living peers, and then for the end of theirs that do
-/// not go on.
+/// How long fi_close waits for operations of living peers, and then as long again for the end of
+/// connections whose operations make no progress.
 constexpr uint64_t kPatienceNanoseconds = 1'000'000'000;
-/// For peers to say that they no longer access a region directly, or that they are at it; and in so
-/// many steps of ours at least, as it may be we who got no processor all the time.
+/// How long fi_close waits for peers to answer that they have stopped direct access to a region. It
+/// also waits for a number of progress steps, in case this process got no CPU time meanwhile.
 constexpr uint64_t kRevocationNanoseconds = 100'000'000;
 constexpr unsigned kRevocationSteps = 100;
 
@@ -70,7 +70,8 @@ MemoryRegion::MemoryRegion(MemoryRegions& owner, Children* siblings, const fi_mr
   mem_desc = this;
 }
 
-/// There is nothing to enable; whoever does as with other providers is not disappointed.
+/// FI_ENABLE succeeds without doing anything, for applications that enable regions as other
+/// providers need it.
 int MemoryRegion::control(int command, void*) noexcept {
   return command == FI_ENABLE ? 0 : -FI_ENOSYS;
 }
@@ -79,7 +80,7 @@ int MemoryRegion::close() noexcept {
   return x_owner.close(*this);
 }
 
-/// Endpoints need no binding, as FI_MR_ENDPOINT is never asked for.
+/// Binding an endpoint does nothing, since the provider does not require FI_MR_ENDPOINT.
 int MemoryRegion::bind(fid_t object, uint64_t flags) {
   if (!object) return -FI_EINVAL;
   if (object->fclass == FI_CLASS_EP) return flags ? -FI_EBADFLAGS : 0;
@@ -153,22 +154,22 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
       for (RegionUser* user : x_users) user->revoke(region.key);
   }
   const bool over = await_users(region);
-  region.registered.reset();  // a peer that did not answer has no access any more
+  region.registered.reset();  // ends the access of peers that did not answer
   if (!over) return -FI_EBUSY;
   {
     util::Guard guard(x_lock);
     unbind(region);
   }
-  // The last: the domain may go as soon as it has no child, and this object with it.
+  // Uncounted last: once the domain has no children it may be closed, and this object with it.
   const Child closed = region.leave();
-  // Whoever did not let go still refers to it.
+  // In a forked child operations of the parent may still refer to the region.
   if (region.users.load(std::memory_order_acquire) == 0) delete &region;
   return 0;
 }
 
-/// Operations of peers under way can't be stopped half-way, only driven to their end: at once, or
-/// with that of their connections. In a forked child there is nobody who could. False: some are
-/// under way still.
+/// Drives operations of peers on the region until none is left, since they can't be interrupted.
+/// After a second it ends the connections of those that are left. A forked child makes no progress,
+/// so it does not wait. False: some operations have not ended.
 bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
   const util::SystemClock clock;
   uint64_t deadline = 0, answers_until = 0;
@@ -209,7 +210,10 @@ int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
     if (flags & event && region.counter(event)) return -FI_EINVAL;
   for (RegionUser* user : x_users) user->watch_counter(cntr);
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
-    if (flags & event) region.counter(event) = &cntr;
+    if (flags & event) {
+      region.counter(event) = &cntr;
+      cntr.bound();
+    }
   for (RegionUser* user : x_users) user->revoke(region.key);
   return 0;
 }
@@ -217,7 +221,9 @@ int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
 void MemoryRegions::unbind(MemoryRegion& region) noexcept {
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE}) {
     Counter* const cntr = std::exchange(region.counter(event), nullptr);
-    if (!cntr || cntr->watched() || counts_with(*cntr)) continue;
+    if (!cntr) continue;
+    cntr->unbound();
+    if (cntr->watched() || counts_with(*cntr)) continue;
     for (RegionUser* user : x_users) user->unwatch_counter(*cntr);
   }
 }
@@ -245,8 +251,8 @@ MemoryRegion* MemoryRegions::find(uint64_t key) noexcept {
   return found == x_regions.end() ? nullptr : found->second;
 }
 
-/// Device memory is registered with the NIC at once: whoever registers it is to know whether peers
-/// can access it, and reads of one's own are to take the NIC's way.
+/// Registers device memory with the NIC at once, so that fi_mr_reg fails if peers could not access
+/// it, and so that reads of this process's own memory can use the NIC.
 int MemoryRegions::register_for_peers(MemoryRegion& region, const NamedMemory& memory) const {
   region.device = true;
   region.register_tried = true;
@@ -263,7 +269,7 @@ int MemoryRegions::register_for_peers(MemoryRegion& region, const NamedMemory& m
   return 0;
 }
 
-/// In: the key that was asked for. Out: the key to use.
+/// `key`: on input the requested key, on return the key to use.
 int MemoryRegions::choose_key(uint64_t& key) noexcept {
   if (!x_provider_keys) return find(key) ? -FI_ENOKEY : 0;
   do {
@@ -274,7 +280,7 @@ int MemoryRegions::choose_key(uint64_t& key) noexcept {
 
 int MemoryRegions::random_key(uint64_t& key) noexcept {
   if (x_random_left == 0) {
-    // Up to 256 bytes come whole, uninterrupted.
+    // getrandom(2) delivers up to 256 bytes completely, and no signal interrupts it.
     static_assert(sizeof(x_random) <= 256);
     if (getrandom(x_random.data(), sizeof(x_random), 0) != ssize_t{sizeof(x_random)})
       return errno ? -errno : -FI_EOTHER;

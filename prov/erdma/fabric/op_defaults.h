@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include <rdma/fabric.h>
@@ -8,12 +9,12 @@
 
 #include "fabric/info_offer.h"
 
-/// What a call without flags of its own means, by the flags of the endpoint, its alias or the
-/// shared receive context. `selective`: the completion queue was bound with
-/// FI_SELECTIVE_COMPLETION.
+/// The meaning of calls without a flags argument. It follows from the default flags of the
+/// endpoint, of its alias or of the shared receive context. `selective`: the completion queue was
+/// bound with FI_SELECTIVE_COMPLETION.
 namespace erdma::fabric {
 
-struct SendDefaults {
+struct alignas(uint32_t) SendDefaults {
   SendDefaults() noexcept = default;
   SendDefaults(uint64_t flags, bool is_selective) noexcept
       : inject((flags & FI_INJECT) != 0),
@@ -27,7 +28,7 @@ struct SendDefaults {
   bool selective = false;
 };
 
-struct ReceiveDefaults {
+struct alignas(uint64_t) ReceiveDefaults {
   ReceiveDefaults() noexcept = default;
   ReceiveDefaults(uint64_t caps, uint64_t flags, bool is_selective) noexcept
       : selective(is_selective),
@@ -37,7 +38,7 @@ struct ReceiveDefaults {
     *this = with(flags);
   }
 
-  /// The same with other flags.
+  /// The defaults with other flags.
   ReceiveDefaults with(uint64_t flags) const noexcept {
     ReceiveDefaults other = *this;
     other.report = !selective || (flags & FI_COMPLETION);
@@ -46,7 +47,7 @@ struct ReceiveDefaults {
     return other;
   }
 
-  /// The source, where it counts.
+  /// The source that a receive matches: `fi_addr`, or FI_ADDR_UNSPEC without FI_DIRECTED_RECV.
   uint64_t filter(uint64_t fi_addr, bool tagged) const noexcept {
     return (tagged ? tagged_directed : directed) ? fi_addr : FI_ADDR_UNSPEC;
   }
@@ -59,5 +60,8 @@ struct ReceiveDefaults {
   bool directed = false;
   bool tagged_directed = false;
 };
+
+static_assert(std::atomic<SendDefaults>::is_always_lock_free &&
+              std::atomic<ReceiveDefaults>::is_always_lock_free);
 
 }  // namespace erdma::fabric

@@ -16,7 +16,7 @@
 
 namespace erdma::fabric {
 
-/// What a CQ or counter needs of its domain.
+/// What a CQ or counter needs from its domain.
 struct QueueParent {
   util::OptionalLock& lock;
   uint32_t api_version;
@@ -24,7 +24,7 @@ struct QueueParent {
   Children* children;
 };
 
-/// What a completion queue and a counter have in common: endpoints drive it, applications poll it,
+/// The common base of completion queues and counters. Endpoints report to it; applications poll it,
 /// sleep on it, and put it into poll sets and a wait set. The caller holds the domain lock, which
 /// the entry points take.
 class Pollable {
@@ -32,7 +32,7 @@ class Pollable {
   Pollable(const Pollable&) = delete;
   Pollable& operator=(const Pollable&) = delete;
 
-  /// Whether this is the lock it takes, so that both are of one domain.
+  /// True if this object takes this lock, which means that it belongs to the lock's domain.
   bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_lock; }
 
   // For endpoints.
@@ -43,11 +43,11 @@ class Pollable {
   size_t blocked() const noexcept { return x_waitable.blocked(); }
   void wake() noexcept { x_waitable.wake(); }
 
-  // For poll sets. A member cannot be closed.
+  // For poll sets, and for regions that a counter is bound to. It can't be closed meanwhile.
   void bound() noexcept { ++x_bound; }
   void unbound() noexcept { --x_bound; }
 
-  /// fi_control(3), without the lock.
+  /// fi_control(3). The caller need not hold the lock.
   int control(int command, void* argument) noexcept {
     return control_wait_object(x_waitable.wait_object(), x_wait_object, command, argument);
   }
@@ -59,7 +59,7 @@ class Pollable {
     return self.prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
   }
 
-  /// Makes a T with the wait object that its attributes, which were checked, ask for.
+  /// Makes a T with the wait object that its attributes ask for. The caller has checked `attr`.
   template <typename T, typename Attr>
   static util::Result<T*> make(const QueueParent& parent, const Attr& attr, void* context) {
     const int object = enum_value(attr.wait_obj);
@@ -78,11 +78,12 @@ class Pollable {
       : x_lock(parent.lock), x_waitable(std::move(wait), parent.driven), x_wait_object(object) {}
   ~Pollable() = default;
 
-  bool in_poll_set() const noexcept { return x_bound != 0; }
-  /// Whether fi_close is -FI_EBUSY.
+  bool is_bound() const noexcept { return x_bound != 0; }
+  /// True if fi_close must return -FI_EBUSY.
   bool in_use() const noexcept { return x_bound || x_waitable.busy() || x_waitable.blocked() != 0; }
 
-  /// Ends `self`, which is this object. No thread of its wait set looks at it any more.
+  /// Destroys `self`, which is this object, after it has left its wait set, so that no thread of
+  /// the set looks at it any more.
   template <typename T>
   static int end(T* self) noexcept {
     self->x_membership.leave();
@@ -96,7 +97,7 @@ class Pollable {
 
  private:
   const fi_wait_obj x_wait_object;
-  unsigned x_bound = 0;  ///< poll sets that it is in
+  unsigned x_bound = 0;  ///< number of poll sets that contain it, and of bindings to regions
   WaitSetMember x_membership;
 };
 

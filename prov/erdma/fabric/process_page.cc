@@ -26,8 +26,8 @@
 namespace erdma::fabric {
 namespace {
 
-/// A lock that a forked child finds open, whoever held it at the fork. Its holders only look up or
-/// make a page.
+/// A lock that is free in a forked child, even if a thread of the parent held it at the fork. It is
+/// held only to look up or make a page.
 class EpochLock {
  public:
   void lock() noexcept {
@@ -42,14 +42,15 @@ class EpochLock {
   void unlock() noexcept { x_held.store(0, std::memory_order_release); }
 
  private:
-  std::atomic<uint64_t> x_held{0};  ///< 0, or the epoch of the holder, from 1 on
+  std::atomic<uint64_t> x_held{0};  ///< 0 = free, else 1 + the process epoch of the holder
 };
 
 EpochLock g_lock;
 alignas(std::weak_ptr<ProcessPage>) std::byte g_place[sizeof(std::weak_ptr<ProcessPage>)];
-uint64_t g_made_in = 0;  ///< the epoch of what stands in g_place, from 1 on
+uint64_t g_made_in = 0;  ///< 1 + the process epoch in which g_place was constructed; 0 = never
 
-/// Under the lock. That of a parent is left as it is: it may have been in the middle of a change.
+/// The page of this process, if there is one. The caller holds g_lock. In a forked child the
+/// parent's pointer is overwritten and not destroyed, as a thread may have been changing it.
 std::weak_ptr<ProcessPage>& known_page() noexcept {
   const uint64_t now = util::process_epoch() + uint64_t(1);
   auto* const place = reinterpret_cast<std::weak_ptr<ProcessPage>*>(g_place);
@@ -62,7 +63,7 @@ std::string version_text(uint32_t version) {
   return std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version));
 }
 
-/// A pipe with one descriptor for both ends, so that it never is without a writer.
+/// A pipe with one descriptor for both ends, so that it always has a writer. Empty on failure.
 util::Fd open_questions() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) return {};
@@ -77,8 +78,8 @@ struct Text {
   char text[160] = "";
 };
 
-/// What it costs to copy so many bytes, as fast as this processor copies now. Nothing of few bytes,
-/// or where there is no memory to try it.
+/// An estimate of the CPU time for copying so many bytes, from a copy that is timed now. Empty for
+/// less than 4 MiB, or if there is no memory for the trial.
 Text cost_of_copies(uint64_t bytes) noexcept {
   constexpr size_t kTried = size_t(4) << 20;
   Text cost;
@@ -91,7 +92,7 @@ Text cost_of_copies(uint64_t bytes) noexcept {
   const auto begin = std::chrono::steady_clock::now();
   std::memcpy(to.get(), from.get(), kTried);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  // Whoever reads it keeps the copy from being left out.
+  // Reading the copy keeps the compiler from removing it.
   const double pieces = double(bytes) / kTried + (to[bytes % kTried] == std::byte(1) ? 0 : 1);
   std::snprintf(cost.text, sizeof(cost.text), " (about %.2g s of a processor)",
                 took.count() * pieces);
@@ -102,7 +103,7 @@ struct Code {
   char text[16] = "";
 };
 
-/// The heading of docs/troubleshooting.md that has the remedy; nothing where no byte was concerned.
+/// The heading of docs/troubleshooting.md that has the remedy; empty if `bytes` is 0.
 Code code_of(Cause cause, uint64_t bytes) noexcept {
   Code code;
   if (bytes) std::snprintf(code.text, sizeof(code.text), " [%s]", util::code_of(cause));
@@ -120,7 +121,7 @@ Text gpu_text(const transport::GpuCounters& gpu) noexcept {
   return text;
 }
 
-/// Of bytes that took two copies inside this host, where CMA would have taken one.
+/// A text about bytes that were copied twice within the host because the kernel refused CMA.
 Text refusal_text(uint64_t bytes) noexcept {
   Text text;
   if (bytes)
@@ -197,9 +198,19 @@ void ProcessPage::introduce() {
 std::byte* ProcessPage::take_bytes(StatKindIndex kind) noexcept {
   if (!ours()) return nullptr;
   const std::lock_guard guard(x_mutex);
-  std::byte* const block = x_page->take(kind);
-  if (!block && x_process) ++x_process->left_out;
-  return block;
+  return x_page->take(kind);
+}
+
+void ProcessPage::leave_out() noexcept {
+  if (!x_process || !ours()) return;
+  const std::lock_guard guard(x_mutex);
+  ++x_process->left_out;
+}
+
+void ProcessPage::hide_endpoint(int change) noexcept {
+  if (!x_process || !ours()) return;
+  const std::lock_guard guard(x_mutex);
+  x_process->hidden_endpoints += uint64_t(int64_t(change));
 }
 
 void ProcessPage::keep(const transport::ShmCounters& shm, const transport::NicCounters& nic,

@@ -12,18 +12,23 @@
 
 namespace erdma::fabric {
 
-/// The page of statistics of this process. All its endpoints share it, and it lives as long as one
-/// of them. Thread-safe; in a forked child the calls do nothing.
+/// The page of statistics of this process. All endpoints share it, and the last one destroys it.
+/// Thread-safe. In a forked child the calls do nothing.
 class ProcessPage {
  public:
-  /// Null if it can't be made: nothing depends on it. A forked child gets a page of its own.
+  /// Null: the page can't be made, and the provider works without it. A forked child gets its own
+  /// page.
   static std::shared_ptr<ProcessPage> get() noexcept;
 
-  /// A block that is being changed. Null: there is none, and that is counted.
+  /// A block, which readers skip until end_change(). Null: none is free; the caller then calls
+  /// leave_out(), once for each endpoint and peer.
   template <typename Block>
   Block* take(StatKindIndex kind) noexcept {
     return reinterpret_cast<Block*>(take_bytes(kind));
   }
+  void leave_out() noexcept;
+  /// An endpoint without a block was opened, or (-1) is being closed.
+  void hide_endpoint(int change) noexcept;
   template <typename Block>
   void give_back(Block* block) noexcept {
     give_back_bytes(reinterpret_cast<std::byte*>(block));
@@ -40,23 +45,23 @@ class ProcessPage {
   static void begin_change(Block& block) noexcept {
     util::StatPage::begin_change(reinterpret_cast<std::byte*>(&block));
   }
-  /// Adds what an endpoint counted that is being closed; `refused`: bytes copied with peers on whom
-  /// the kernel refused CMA.
+  /// Adds the counters of an endpoint that is being closed. `refused`: bytes copied to and from
+  /// peers for which the kernel refused CMA.
   void keep(const transport::ShmCounters& shm, const transport::NicCounters& nic,
             const transport::GpuCounters& gpu, uint64_t refused) noexcept;
-  /// Around keep() and give_back() of one endpoint, so that no reader counts it twice, or not at
-  /// all.
+  /// To be called before and after keep() and give_back() of one endpoint, so that readers count it
+  /// exactly once.
   void begin_move() noexcept;
   void end_move() noexcept;
   bool ours() const noexcept { return x_page->ours(); }
-  /// The end of a pipe, to which another process writes that wants to see what waits; -1: there is
-  /// none. Its contents mean nothing, and the writer takes them out again.
+  /// A pipe to which another process writes in order to be shown what waits; -1: there is none. The
+  /// bytes have no meaning, and the writer reads them back.
   int questions() const noexcept { return x_questions.get(); }
 
   explicit ProcessPage(std::unique_ptr<util::StatPage> page) noexcept : x_page(std::move(page)) {}
   ProcessPage(const ProcessPage&) = delete;
   ProcessPage& operator=(const ProcessPage&) = delete;
-  /// Says what all endpoints moved.
+  /// Logs how much data all endpoints moved.
   ~ProcessPage();
 
  private:
@@ -64,15 +69,15 @@ class ProcessPage {
   std::byte* take_bytes(StatKindIndex kind) noexcept;
   void give_back_bytes(std::byte* block) noexcept;
 
-  std::mutex x_mutex;  ///< of the blocks; a child of a fork never takes it
+  std::mutex x_mutex;  ///< protects the blocks; a forked child never takes it
   std::unique_ptr<util::StatPage> x_page;
   ProcessBlock* x_process = nullptr;
   uint64_t x_refused = 0;  ///< see keep()
-  unsigned x_moves = 0;    ///< between begin_move() and end_move()
+  unsigned x_moves = 0;    ///< endpoints between begin_move() and end_move()
   util::Fd x_questions;
 };
 
-/// CLOCK_REALTIME.
+/// The time of CLOCK_REALTIME.
 uint64_t nanoseconds_since_1970() noexcept;
 
 }  // namespace erdma::fabric

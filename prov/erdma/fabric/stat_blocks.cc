@@ -47,12 +47,16 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
       COUNTER(Block, kind, "shm_copied_in_bytes", shm.bounce_in_bytes),   \
       COUNTER(Block, kind, "shm_copied_out_bytes", shm.bounce_out_bytes), \
       COUNTER(Block, kind, "shm_cma_refusals", shm.cma_refusals),         \
+      COUNTER(Block, kind, "shm_byte_ring_bytes", shm.byte_ring_bytes),   \
+      COUNTER(Block, kind, "shm_region_bytes", shm.region_bytes),         \
+      COUNTER(Block, kind, "shm_connects", shm.connects),                 \
       COUNTER(Block, kind, "nic_packet_bytes", nic.sent_bytes),           \
       COUNTER(Block, kind, "nic_read_bytes", nic.read_bytes),             \
       COUNTER(Block, kind, "nic_write_bytes", nic.write_bytes),           \
       COUNTER(Block, kind, "nic_copied_bytes", nic.bounce_bytes),         \
       COUNTER(Block, kind, "nic_connects", nic.connects),                 \
       COUNTER(Block, kind, "nic_reclaimed", nic.reclaimed),               \
+      COUNTER(Block, kind, "nic_fetched_bytes", nic.fetched_bytes),       \
       COUNTER(Block, kind, "gpu_direct_bytes", gpu.direct_bytes),         \
       COUNTER(Block, kind, "gpu_staged_bytes", gpu.staged_bytes),         \
       COUNTER(Block, kind, "gpu_ipc_bytes", gpu.ipc_bytes),               \
@@ -62,7 +66,8 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
   FIELD(EndpointBlock, kEndpointKind, member, unit, meaning)
 #define OF_PEER(member, unit, meaning) FIELD(PeerBlock, kPeerKind, member, unit, meaning)
 
-/// What is not counted in the page has no field: a reader would take it for 0.
+/// Fields of the page. A counter that the provider does not maintain has no field, since a reader
+/// would take it for 0.
 constexpr util::StatField kFields[] = {
     OF_PROCESS(pid, "", Meaning::fact),
     OF_PROCESS(started, "ns", Meaning::fact),
@@ -70,6 +75,7 @@ constexpr util::StatField kFields[] = {
     OF_PROCESS(ranks, "", Meaning::fact),
     OF_PROCESS(local_rank, "", Meaning::fact),
     OF_PROCESS(left_out, "", Meaning::counter),
+    OF_PROCESS(hidden_endpoints, "", Meaning::gauge),
     OF_PROCESS(host, "", Meaning::fact),
     OF_PROCESS(command, "", Meaning::fact),
     OF_PROCESS(launcher, "", Meaning::fact),
@@ -129,9 +135,9 @@ constexpr util::StatField kFields[] = {
     COUNTERS(EndpointBlock, kEndpointKind),
     COUNTERS(PeerBlock, kPeerKind),
 };
-// A counter that has no field would be counted for nobody.
-static_assert(sizeof(transport::ShmCounters) == 6 * sizeof(uint64_t));
-static_assert(sizeof(transport::NicCounters) == 6 * sizeof(uint64_t));
+// A new counter needs a field.
+static_assert(sizeof(transport::ShmCounters) == 9 * sizeof(uint64_t));
+static_assert(sizeof(transport::NicCounters) == 7 * sizeof(uint64_t));
 static_assert(sizeof(transport::GpuCounters) == 4 * sizeof(uint64_t));
 
 }  // namespace

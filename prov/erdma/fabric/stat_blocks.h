@@ -8,24 +8,25 @@
 
 namespace erdma::fabric {
 
-/// What this version shows (docs/statistics.md). Each member is a field of the directory, but for
-/// the head.
+/// The blocks of this version (docs/statistics.md). Each member except `head` is a field of the
+/// page.
 struct ProcessBlock {
   stat_layout::BlockHead head;
   uint64_t pid;
-  uint64_t started;  ///< nanoseconds since 1970, of the page
+  uint64_t started;  ///< creation time of the page, nanoseconds since 1970
   uint64_t rank, ranks, local_rank;
-  uint64_t left_out;  ///< endpoints and peers for which there was no block
+  uint64_t left_out;          ///< number of endpoints and peers that got no block
+  uint64_t hidden_endpoints;  ///< number of open endpoints that have no block
   char host[64];
   char command[32];
   char launcher[16];
   char job[128];
   char provider[16];
   char libfabric[16];
-  /// A pipe: a byte written to it asks the endpoints to show what waits. Its descriptor here, and
-  /// its inode, by which a reader knows that it found the right one.
+  /// A pipe: a byte written to it makes the endpoints show what waits. The descriptor is that of
+  /// this process; by the inode the writer checks that it has found the pipe.
   uint64_t question_fd, question_inode;
-  // Of endpoints that were closed.
+  // Counters of closed endpoints.
   transport::ShmCounters shm;
   transport::NicCounters nic;
   transport::GpuCounters gpu;
@@ -36,15 +37,15 @@ struct EndpointBlock {
   uint64_t answers;   ///< how often the endpoint showed what waits
   uint64_t answered;  ///< nanoseconds since 1970
   uint64_t any_receives, any_receive_id, any_receive_bytes, any_receive_tag, any_receive_ignore;
-  uint64_t any_receive_waited;  ///< as send_waited
-  uint64_t enabled;             ///< 0: what follows is not known yet
+  uint64_t any_receive_waited;  ///< see PeerBlock::send_waited
+  uint64_t enabled;             ///< 0: the facts below are not known yet
   uint64_t speed;               ///< bit/s
   char address[80];
   char device[64];
   char other_hosts[80], this_host[80], gpu_memory[80];
   char changed[512];    ///< names of variables, separated by commas
-  char settings[1536];  ///< NAME=value of each variable, separated by blanks
-  // What belongs to no peer that has a block. On cache lines of their own.
+  char settings[1536];  ///< NAME=value of each variable, separated by spaces
+  // Counters of transfers whose peer has no block. On cache lines of their own.
   alignas(64) transport::ShmCounters shm;
   alignas(64) transport::NicCounters nic;
   transport::GpuCounters gpu;
@@ -52,11 +53,11 @@ struct EndpointBlock {
 
 struct PeerBlock {
   stat_layout::BlockHead head;
-  uint64_t endpoint;  ///< index of the block of the endpoint that has it
+  uint64_t endpoint;  ///< index of the endpoint's block
   uint64_t since;     ///< nanoseconds since 1970
   char path[16];      ///< self, shm or nic
   char address[80];
-  // Of the last answer (protocol/waits.h).
+  // From the last answer (protocol/waits.h).
   char link[16];
   char sends_for[16], moving_for[16];
   uint64_t room;
@@ -65,7 +66,7 @@ struct PeerBlock {
   uint64_t receives, receive_id, receive_bytes, receive_tag, receive_ignore;
   uint64_t early, early_id, early_bytes, early_tag;
   uint64_t moving, moving_id, moving_bytes, moving_tag;
-  /// Nanoseconds between the first answer that showed the oldest one and the last.
+  /// Nanoseconds from the first answer that showed the oldest operation to the last answer.
   uint64_t send_waited, receive_waited, early_waited, moving_waited;
   // On a cache line of their own.
   alignas(64) transport::ShmCounters shm;

@@ -8,7 +8,8 @@
 namespace erdma::fabric {
 
 transport::Transport* TransportSet::transport_for(const util::SocketAddress& address) noexcept {
-  // The NIC's way where there may be device memory: a read from oneself flushes what it wrote.
+  // With device memory the endpoint reaches itself through the NIC: a read of its own memory
+  // flushes the NIC's writes.
   if (self && address == name) return device_memory && nic ? nic : self;
   if (shm && local->contains(address)) return shm;
   return nic;
@@ -28,8 +29,9 @@ util::Result<transport::Link*> TransportSet::route(const util::SocketAddress& ad
   return link_by(*transport, address);
 }
 
-/// A local peer whose socket is not there or is another user's is reached through the NIC. What it
-/// says of a peer that closed stands.
+/// The link through the NIC to a local peer that shared memory can't reach, because its socket does
+/// not exist or belongs to another user. Null: there is none, or the peer has closed
+/// (-FI_ESHUTDOWN).
 transport::Link* TransportSet::fallback(const util::SocketAddress& address, int status) noexcept {
   const bool by_shm = shm && local->contains(address);
   if (!nic || !by_shm || status == -FI_ESHUTDOWN) return nullptr;
@@ -39,7 +41,7 @@ transport::Link* TransportSet::fallback(const util::SocketAddress& address, int 
     ERDMA_NOTICE(local_path, EP_CTRL,
                  "%s cannot be reached through shared memory (%s): it is reached through the NIC, "
                  "and so are other peers with this fault. Local peers need the same user, the same "
-                 "network namespace and the same FI_ERDMA_SHM\n",
+                 "network namespace and the same FI_ERDMA_SHM",
                  address.to_string().c_str(), fi_strerror(-status));
   x_fallback_logged = true;
   return *link;

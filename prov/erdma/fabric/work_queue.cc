@@ -12,7 +12,7 @@
 namespace erdma::fabric {
 namespace {
 
-/// Copies a list, and makes `from` name the copy.
+/// Copies a list, and makes `from` point to the copy.
 template <typename T>
 void keep(T* copy, const T*& from, size_t count) {
   std::copy_n(from, count, copy);
@@ -84,7 +84,8 @@ protocol::CompletionEntry& DeferredWork::succeed(bool) noexcept {
   return trigger.report ? port().succeed(true) : queue->scratch();
 }
 
-/// With a counter its user knows; else, and where asked, there is an entry.
+/// The completion counter reports the failure. An error entry does so if there is no counter, or if
+/// the work asked for a completion.
 void DeferredWork::fail(const protocol::ErrorCompletion& completion) noexcept {
   if (trigger.completion) trigger.completion->add_failure();
   if (trigger.report || !trigger.completion) port().fail(completion);
@@ -113,7 +114,8 @@ void DeferredWorkQueue::add(std::unique_ptr<DeferredWork> owned) {
   run();
 }
 
-/// In order of thresholds, however far the counter went at once.
+/// Moves works that are due to x_due in the order of their thresholds, even if the counter has
+/// passed several at once.
 void DeferredWorkQueue::collect(Counter& counter) noexcept {
   util::IntrusiveList<DeferredWork>& waiting = counter.waiting();
   const uint64_t events = counter.events(), successes = counter.successes();
@@ -130,13 +132,27 @@ void DeferredWorkQueue::collect(Counter& counter) noexcept {
 void DeferredWorkQueue::run() noexcept {
   if (x_running) return;
   x_running = true;
-  while (DeferredWork* work = x_due.front())
-    if (!fire(*work)) break;
+  for (EndpointDriver* endpoint : x_endpoints) retry(endpoint->works_without_room);
+  while (DeferredWork* work = x_due.pop_front()) {
+    if (work->endpoint && !work->endpoint->works_without_room.empty())
+      work->endpoint->works_without_room.push_back(*work);
+    else if (!fire(*work))
+      work->endpoint->works_without_room.push_back(*work);
+  }
   x_running = false;
   reap();
 }
 
-/// As the calls of Engine.
+/// Posts works that found no room earlier, in order, until one finds none again.
+void DeferredWorkQueue::retry(util::IntrusiveList<DeferredWork>& works) noexcept {
+  while (DeferredWork* work = works.pop_front()) {
+    if (fire(*work)) continue;
+    works.push_front(*work);
+    return;
+  }
+}
+
+/// Posts the work to its engine. Returns 0 or a negative fi_errno, as Engine does.
 int DeferredWorkQueue::post(DeferredWork& work) noexcept {
   if (!work.endpoint->owned()) return -FI_EOPBADSTATE;
   protocol::Engine& engine = *work.endpoint->engine();
@@ -159,9 +175,8 @@ int DeferredWorkQueue::post(DeferredWork& work) noexcept {
   return status;
 }
 
-/// False: there is no room, and it stays the first.
+/// Executes a work that is in no list. False: the engine has no room for it (-FI_EAGAIN).
 bool DeferredWorkQueue::fire(DeferredWork& work) noexcept {
-  util::IntrusiveList<DeferredWork>::erase(work);
   if (work.target) {
     work.kind == DeferredWork::Kind::set ? work.target->set_successes(work.value)
                                          : work.target->add_success(work.value);
@@ -172,7 +187,6 @@ bool DeferredWorkQueue::fire(DeferredWork& work) noexcept {
   const int rc = post(work);
   if (rc == -FI_EAGAIN) {
     work.fired = false;
-    x_due.push_front(work);
     return false;
   }
   if (rc != 0) {
@@ -237,7 +251,7 @@ bool DeferredWorkQueue::cancel(const EndpointDriver& endpoint, const void* conte
   return false;
 }
 
-// --- who takes part -----------------------------------------------------------------------------
+// --- counters and endpoints ---------------------------------------------------------------------
 
 void DeferredWorkQueue::watch_counter(Counter* counter) {
   if (!counter || std::ranges::find(x_watched_counters, counter) != x_watched_counters.end())
@@ -257,7 +271,8 @@ void DeferredWorkQueue::add(EndpointDriver& endpoint) {
   endpoint.expect_works(!x_all.empty());
 }
 
-/// Its works go, as other operations of an endpoint that closes. Nobody completes them any more.
+/// Drops the endpoint's works without completions, like other operations of an endpoint that is
+/// closed.
 void DeferredWorkQueue::remove(EndpointDriver& endpoint) noexcept {
   reap();
   for (DeferredWork* each = x_all.front(); each; each = x_all.next(*each))

@@ -19,29 +19,30 @@ class EndpointDriver;
 class MemoryRegions;
 class DeferredWorkQueue;
 
-/// What an operation waits for, and how it is reported.
+/// The condition that an operation waits for, and how its completion is reported.
 struct Trigger {
   Counter* counter = nullptr;
   uint64_t threshold = 0;
-  // Of a deferred work (FI_QUEUE_WORK). Else it is an operation with FI_TRIGGER: it waits for
-  // successes, and completes as it would without.
-  const void* work = nullptr;     ///< the fi_deferred_work, for FI_CANCEL_WORK; else null
+  // The next three are for deferred works (FI_QUEUE_WORK), which wait for successes and failures.
+  // An operation with FI_TRIGGER waits for successes only, and completes as it would without the
+  // flag.
+  const void* work = nullptr;     ///< the fi_deferred_work, for FI_CANCEL_WORK; null: FI_TRIGGER
   Counter* completion = nullptr;  ///< null: none
-  bool report = false;            ///< FI_COMPLETION: at the endpoint, too
+  bool report = false;            ///< FI_COMPLETION: the endpoint reports the completion, too
 };
 
 struct WorkTag;
 
-/// One operation that waits for a counter. Owns copies of what describes it; the memory that it
-/// moves is the application's, unless it is injected. A deferred one is where its operation
-/// completes, and lives until then.
+/// One operation that waits for a counter. It owns copies of the lists that describe the operation;
+/// the data stays in the application's memory, unless it is injected. A deferred work is the
+/// CompletionSink of its operation, and lives until the operation completes.
 class DeferredWork final : public util::ListHook<DeferredWork>,
                            public util::ListHook<WorkTag>,
                            public protocol::CompletionSink {
  public:
   enum class Kind : uint8_t { send, receive, one_sided, set, add };
 
-  // All throw std::bad_alloc.
+  // All constructors throw std::bad_alloc.
   DeferredWork(EndpointDriver& of, const protocol::SendArgs& args, const Trigger& on);
   DeferredWork(EndpointDriver& of, const protocol::ReceiveArgs& args, const Trigger& on);
   DeferredWork(EndpointDriver& of, const protocol::OneSidedArgs& args, const Trigger& on);
@@ -56,17 +57,17 @@ class DeferredWork final : public util::ListHook<DeferredWork>,
   }
   bool reads() const noexcept;
   uint64_t completion_flags() const noexcept;
-  /// Where the endpoint completes operations of its kind.
+  /// The port at which the endpoint reports operations of this kind.
   CompletionPort& port() const noexcept;
 
   const Kind kind;
   const Trigger trigger;
-  EndpointDriver* const endpoint = nullptr;  ///< null of counter operations
-  Counter* const target = nullptr;           ///< of those
-  const uint64_t value = 0;                  ///< likewise
-  DeferredWorkQueue* queue = nullptr;        ///< from DeferredWorkQueue::add() on
-  bool fired = false;                        ///< not to be cancelled any more
-  protocol::OneSidedArgs operation{};        ///< of a send: `local`
+  EndpointDriver* const endpoint = nullptr;  ///< null for Kind::set and add
+  Counter* const target = nullptr;           ///< for Kind::set and add
+  const uint64_t value = 0;                  ///< for Kind::set and add
+  DeferredWorkQueue* queue = nullptr;        ///< set by DeferredWorkQueue::add()
+  bool fired = false;                        ///< posted, so it can't be cancelled any more
+  protocol::OneSidedArgs operation{};        ///< a send uses `local` only
   protocol::ReceiveArgs receive{};
 
  private:
@@ -79,26 +80,27 @@ class DeferredWork final : public util::ListHook<DeferredWork>,
   std::unique_ptr<std::byte[]> x_injected;
 };
 
-/// The works of a domain. Each is in the list of its counter until that has reached its threshold,
-/// then in that of due ones until run() posts it, which is never within a step of an engine. The
-/// caller holds the domain lock.
-/// Invariant: while there are works, every endpoint calls run() after each step that it makes, and
-/// each counter that takes part is shared with every endpoint.
+/// The works of a domain. A work is in the list of its counter until the counter reaches the
+/// threshold, and then in x_due until run() posts it. If its endpoint has no room, the work waits
+/// in a list of the endpoint, so that works of other endpoints go on. run() is never called from
+/// within a step of an engine. The caller holds the domain lock. Invariant: while there are works,
+/// every endpoint calls run() after each of its steps, and each counter that a work refers to is
+/// attached to every endpoint.
 class DeferredWorkQueue {
  public:
   explicit DeferredWorkQueue(MemoryRegions& regions) noexcept : x_regions(regions) {}
   DeferredWorkQueue(const DeferredWorkQueue&) = delete;
   DeferredWorkQueue& operator=(const DeferredWorkQueue&) = delete;
 
-  /// Takes it, and posts it if its condition is met. Throws std::bad_alloc.
+  /// Takes a work, and posts it if its condition is met. Throws std::bad_alloc.
   void add(std::unique_ptr<DeferredWork> work);
-  /// Posts what is due, until nothing is that can be.
+  /// Posts all works that are due, except those of endpoints without room.
   void run() noexcept;
-  /// -FI_ENOENT: no such work waits.
+  /// FI_CANCEL_WORK. -FI_ENOENT: no such work is waiting.
   int cancel_work(const void* work) noexcept;
-  /// All that wait, or all that wait for one counter.
+  /// FI_FLUSH_WORK: cancels all works that wait for a counter; null: for any.
   void cancel_all(const Counter* counter) noexcept;
-  /// fi_cancel of an operation with FI_TRIGGER that waits.
+  /// fi_cancel(3) of a waiting operation with FI_TRIGGER. False: there is none.
   bool cancel(const EndpointDriver& endpoint, const void* context) noexcept;
 
   // For counters.
@@ -111,7 +113,7 @@ class DeferredWorkQueue {
 
   // For works.
   protocol::CompletionEntry& scratch() noexcept { return x_scratch; }
-  /// Its operation is over; it goes when nobody looks at it any more.
+  /// The operation of the work is over. reap() deletes the work.
   void over(DeferredWork& work) noexcept;
 
  private:
@@ -119,6 +121,7 @@ class DeferredWorkQueue {
 
   void watch_counter(Counter* counter);
   int post(DeferredWork& work) noexcept;
+  void retry(util::IntrusiveList<DeferredWork>& works) noexcept;
   bool fire(DeferredWork& work) noexcept;
   void destroy(DeferredWork& work) noexcept;
   void reap() noexcept;

@@ -2,7 +2,55 @@
 
 #include <cstdint>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 namespace erdma::hmem {
+
+#ifdef __x86_64__
+namespace {
+
+/// The C library copies less by vectors, and more in a way that spares the cache.
+constexpr size_t kLoopLeast = 2048, kLoopMost = size_t{1} << 20;
+constexpr size_t kBlock = 64;
+
+/// Whole blocks, to an aligned address. Wider vectors than those of every x86-64 gain nothing: the
+/// lines come from another core.
+void copy_blocks(std::byte* to, const std::byte* from, size_t blocks) noexcept {
+  for (; blocks > 0; --blocks, to += kBlock, from += kBlock) {
+    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
+    const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 32));
+    const __m128i d = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 48));
+    _mm_store_si128(reinterpret_cast<__m128i*>(to), a);
+    _mm_store_si128(reinterpret_cast<__m128i*>(to + 16), b);
+    _mm_store_si128(reinterpret_cast<__m128i*>(to + 32), c);
+    _mm_store_si128(reinterpret_cast<__m128i*>(to + 48), d);
+  }
+}
+
+}  // namespace
+
+void copy_payload(void* to, const void* from, size_t length) noexcept {
+  if (length < kLoopLeast || length > kLoopMost) {
+    std::memcpy(to, from, length);
+    return;
+  }
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  const size_t head = -reinterpret_cast<uintptr_t>(target) % kBlock;
+  std::memcpy(target, source, head);
+  const size_t blocks = (length - head) / kBlock;
+  copy_blocks(target + head, source + head, blocks);
+  const size_t done = head + blocks * kBlock;
+  std::memcpy(target + done, source + done, length - done);
+}
+#else
+void copy_payload(void* to, const void* from, size_t length) noexcept {
+  std::memcpy(to, from, length);
+}
+#endif
 
 size_t total_length(const iovec* iov, size_t count) noexcept {
   size_t total = 0;
@@ -14,7 +62,7 @@ size_t total_length(const iovec* iov, size_t count) noexcept {
 size_t gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept {
   return for_each_part(iov, count, offset, length,
                        [to](std::byte* part, size_t done, size_t bytes) {
-                         std::memcpy(static_cast<std::byte*>(to) + done, part, bytes);
+                         copy_payload(static_cast<std::byte*>(to) + done, part, bytes);
                        });
 }
 
@@ -22,7 +70,7 @@ size_t scatter(const iovec* iov, size_t count, size_t offset, const void* from,
                size_t length) noexcept {
   return for_each_part(iov, count, offset, length,
                        [from](std::byte* part, size_t done, size_t bytes) {
-                         std::memcpy(part, static_cast<const std::byte*>(from) + done, bytes);
+                         copy_payload(part, static_cast<const std::byte*>(from) + done, bytes);
                        });
 }
 

@@ -24,7 +24,7 @@ Cuda::Cuda(const Functions& functions)
 
 Cuda::~Cuda() = default;
 
-/// Lives as long as the process, since at exit the driver may be unloaded before this library.
+/// The object is never destroyed, because at exit the driver may be unloaded before this library.
 Cuda* Cuda::get() noexcept {
   static Cuda* const made = load();
   return made && made->usable() ? made : nullptr;
@@ -41,7 +41,7 @@ Cuda* Cuda::load() noexcept try {
   Functions api{};
   if (const char* missing = api.look_up(library)) {
     ERDMA_NOTICE(gpu_refused, CORE,
-                 "libcuda.so.1 has no %s: GPU memory can't be used. Update the driver\n", missing);
+                 "libcuda.so.1 has no %s: GPU memory can't be used. Update the driver", missing);
     return nullptr;
   }
   int count = 0;
@@ -93,7 +93,7 @@ bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
   return rc == kSuccess;
 }
 
-/// The driver takes whole pages of the host, but an allocation may begin anywhere in a page.
+/// The driver exports whole host pages only, but an allocation may begin anywhere in a page.
 int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept {
   static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
   if (!usable() || !x_api.cuMemGetHandleForAddressRange) return -1;
@@ -109,9 +109,9 @@ int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexce
 
 // --- copies -------------------------------------------------------------------------------------
 
-/// The stream of the current context; each context has one. It waits for no other stream: a kernel
-/// of the application may be waiting for the message that is being copied. Null: CUDA cannot make
-/// one.
+/// The stream of `context`, which is the current one; each context has a stream of the provider. It
+/// does not wait for other streams: a kernel of the application may be waiting for the message that
+/// is being copied. Null: CUDA cannot create a stream.
 Stream Cuda::stream_of(Context context) noexcept try {
   const std::lock_guard guard(x_mutex);
   for (const StreamOf& known : x_streams)
@@ -125,8 +125,8 @@ Stream Cuda::stream_of(Context context) noexcept try {
   return nullptr;
 }
 
-/// The stream belonged to a context that the application destroyed; a new context has the same
-/// name.
+/// Called when the stream belonged to a context that was destroyed; a new context may have the same
+/// handle.
 void Cuda::forget(Context context) noexcept {
   const std::lock_guard guard(x_mutex);
   std::erase_if(x_streams, [&](const StreamOf& known) { return known.context == context; });
@@ -137,7 +137,7 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
   std::optional<EnteredContext> in;
   if (usable()) in.emplace(x_api, to, from);
   if (in && in->get()) return copy_in(in->get(), to, from, length);
-  ERDMA_NOTICE(gpu_refused, EP_DATA, "GPU memory could not be copied: %s\n",
+  ERDMA_NOTICE(gpu_refused, EP_DATA, "GPU memory could not be copied: %s",
                in ? "the CUDA driver does not know it, it may have been freed"
                   : "CUDA can't be used in a forked process");
   return -FI_EIO;
@@ -154,14 +154,15 @@ int Cuda::copy_in(Context context, void* to, const void* from, size_t length) no
     if (rc != kInvalidHandle && rc != kInvalidContext && rc != kContextDestroyed) break;
     forget(context);
   }
-  ERDMA_NOTICE(gpu_refused, EP_DATA, "%zu bytes of GPU memory could not be copied: CUDA error %d\n",
+  ERDMA_NOTICE(gpu_refused, EP_DATA, "%zu bytes of GPU memory could not be copied: CUDA error %d",
                length, rc);
   return -FI_EIO;
 }
 
-// --- memory of our own --------------------------------------------------------------------------
+// --- scratch memory -----------------------------------------------------------------------------
 
-/// In the context of the thread, if it has one: that is the device which the application uses.
+/// Allocates in the context of the calling thread, if it has one, since that is on the device that
+/// the application uses.
 std::unique_ptr<Cuda::Scratch> Cuda::allocate(size_t length) noexcept {
   std::unique_ptr<Scratch> made(usable() ? new (std::nothrow) Scratch(*this) : nullptr);
   if (!made || !x_api.cuMemAlloc_v2 || !x_api.cuMemFree_v2) return nullptr;
@@ -183,7 +184,7 @@ Cuda::Scratch::~Scratch() {
     api.cuCtxPopCurrent_v2(nullptr);
   }
   if (!x_retained) return;
-  x_cuda.forget(x_context);  // the stream ends with the last retain of its context
+  x_cuda.forget(x_context);  // the stream may be destroyed with the context by this release
   api.cuDevicePrimaryCtxRelease_v2(0);
 }
 

@@ -20,13 +20,13 @@ constexpr uint64_t bit_of(Device device) noexcept {
 
 }  // namespace
 
-/// A handle of physical memory, released on destruction. After that the memory lives as long as it
-/// is mapped.
+/// Owns a handle of physical memory and releases it on destruction. The memory itself lives until
+/// all handles are released and all mappings are gone.
 class CudaFiles::Held {
  public:
   explicit Held(const Functions& api, PhysicalMemory handle = 0) noexcept
       : x_api(api), x_handle(handle) {}
-  /// The physical memory that is mapped at this address, if there is any.
+  /// The handle of the physical memory that is mapped at this address; 0: there is none.
   static Held at(const Functions& api, uint64_t address) noexcept {
     PhysicalMemory handle = 0;
     const Result rc = api.cuMemRetainAllocationHandle(&handle, pointer_to(address));
@@ -48,9 +48,10 @@ class CudaFiles::Held {
   PhysicalMemory x_handle;
 };
 
-// --- of this process ----------------------------------------------------------------------------
+// --- memory of this process ---------------------------------------------------------------------
 
-/// CUDA maps physical memory from its start only.
+/// The peer maps the physical memory from its start, so the allocation must be one mapping of it:
+/// CUDA has no mappings with an offset.
 bool CudaFiles::name(const Allocation& memory, const void* pointer,
                      IpcHandle& handle) const noexcept {
   if (!x_api.cuMemRetainAllocationHandle) return false;
@@ -66,8 +67,8 @@ bool CudaFiles::name(const Allocation& memory, const void* pointer,
   return true;
 }
 
-/// The physical memory is compared in addition to the id: the documentation of the id speaks of
-/// allocations, not of mappings.
+/// CUDA documents the buffer id as unique for allocations, not for mappings. So this function
+/// compares the physical memory as well.
 bool CudaFiles::still_named(const IpcHandle& handle, const void* pointer) const noexcept {
   return Held::at(x_api, address_of(pointer)).get() == FileName::of(handle).physical;
 }
@@ -85,12 +86,12 @@ util::Fd CudaFiles::export_file(const IpcHandle& handle) noexcept {
         gpu_staged, EP_DATA,
         "GPU memory can't be exported to other processes (cuMemExportToShareableHandle: CUDA "
         "error %d), so its messages are copied through host memory. It takes a file "
-        "descriptor for a moment (ulimit -n); FI_ERDMA_CUDA_IPC=off does not try\n",
+        "descriptor for a moment (ulimit -n); FI_ERDMA_CUDA_IPC=off does not try",
         rc);
   return {};
 }
 
-// --- of another process -------------------------------------------------------------------------
+// --- memory of other processes ------------------------------------------------------------------
 
 int CudaFiles::refuse(const char* call, Result rc) noexcept {
   if (!x_import_warned.test_and_set())
@@ -99,7 +100,7 @@ int CudaFiles::refuse(const char* call, Result rc) noexcept {
         "GPU memory of another process can't be mapped (%s: CUDA error %d), so its messages "
         "are copied through host memory. Both processes need to see both GPUs (docker run "
         "--gpus all; CUDA_VISIBLE_DEVICES), and the GPUs to reach each other (nvidia-smi "
-        "topo -p2p r); FI_ERDMA_CUDA_IPC=off does not try\n",
+        "topo -p2p r); FI_ERDMA_CUDA_IPC=off does not try",
         call, rc);
   return -FI_EOPNOTSUPP;
 }
@@ -139,8 +140,9 @@ int CudaFiles::map(const Held& physical, const void* near, Mapped& made) noexcep
   return refuse("cuMemMap", rc);
 }
 
-/// Gives access to the device that holds the memory, which executes copies to host memory, and to
-/// the device of `near`. Both need a context that exists in whatever thread makes progress.
+/// Gives read and write access to the device that holds the memory, which executes copies to host
+/// memory, and to the device of `near`. Copies run in any thread that makes progress, so without
+/// `near` the owning device must have an active primary context.
 int CudaFiles::let_read(const Held& physical, const void* near, Mapped& made) noexcept {
   MemAllocationProperties properties{};
   if (!physical.properties(properties)) return -FI_EOPNOTSUPP;

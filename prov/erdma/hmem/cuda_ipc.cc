@@ -11,8 +11,8 @@ using namespace cuda_api;
 
 namespace {
 
-/// The number of handles that are kept: asking the driver for one takes longer than everything else
-/// in this file.
+/// The number of handles that are cached: getting one from the driver takes longer than everything
+/// else in this file.
 constexpr size_t kExports = 64;
 
 }  // namespace
@@ -27,7 +27,7 @@ int CudaIpc::share(const void* pointer, IpcHandle& handle, uint64_t& offset) noe
   const bool known = at != x_exports.end() && at->memory.id == memory.id;
   if (!known ||
       (at->handle.kind == IpcHandle::Kind::file && !x_files.still_named(at->handle, pointer))) {
-    // The former allocation at this address was freed, so its handle names nothing.
+    // If an older allocation had this address, it was freed, and its handle is invalid.
     if (at == x_exports.end() && x_exports.size() >= kExports)
       at = x_exports.begin() + ptrdiff_t(x_next_export++ % kExports);
     if (at == x_exports.end()) at = x_exports.insert(at, Export{});
@@ -51,13 +51,13 @@ bool CudaIpc::get_handle(Export& memory) noexcept {
                  "%d), so its messages are copied through host memory. Memory of cudaMalloc can be "
                  "shared, and memory of cuMemCreate that was made to be exported as a POSIX file "
                  "descriptor, but no memory of a pool or of another process "
-                 "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False for PyTorch)\n",
+                 "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False for PyTorch)",
                  rc);
   return rc == kSuccess;
 }
 
-/// Memory of the same process is used at its own address: the driver opens no handle of its own
-/// process.
+/// The export of this process that the handle names, or null. Such memory is used at its own
+/// address: the driver cannot open a handle in the process that created it.
 const CudaIpc::Export* CudaIpc::own(const IpcHandle& handle) const noexcept {
   for (const Export& one : x_exports)
     if (one.shared && one.handle == handle) return &one;
@@ -72,8 +72,8 @@ util::Result<IpcMemory> CudaIpc::open(const IpcHandle& handle, const void* near)
   if (const Export* mine = own(handle)) return IpcMemory{mine->memory.base, mine->memory.size};
   for (Opened& known : x_opened) {
     if (!known.handle.same_name(handle)) continue;
-    // The open mapping is of memory that was freed, and still has users: the driver would return it
-    // again.
+    // The open mapping is of memory that its owner has freed, and still has users. The driver would
+    // return this mapping again.
     if (known.handle.id != handle.id) return -FI_EOPNOTSUPP;
     ++known.users;
     return known.memory;
@@ -107,7 +107,7 @@ int CudaIpc::open_new(Opened& made, const void* near) noexcept {
         "GPU memory of another process can't be opened (cuIpcOpenMemHandle: CUDA error %d), "
         "so its messages are copied through host memory. Both processes need the same IPC "
         "namespace and see both GPUs (docker run --ipc=host --gpus all; CUDA_VISIBLE_DEVICES)"
-        "; FI_ERDMA_CUDA_IPC=off does not try\n",
+        "; FI_ERDMA_CUDA_IPC=off does not try",
         rc);
   return -FI_EOPNOTSUPP;
 }
@@ -121,7 +121,7 @@ void CudaIpc::close(const IpcHandle& handle) noexcept {
   if (at == x_opened.end() || --at->users > 0) return;  // memory of this process, or still in use
   const Opened gone = *at;
   x_opened.erase(at);
-  // Mappings end with their context.
+  // If the context is gone, so is the mapping.
   if (x_api.cuCtxPushCurrent_v2(gone.context) != kSuccess) return;
   if (const Result rc = x_api.cuIpcCloseMemHandle(gone.memory.base))
     ERDMA_INFO(EP_DATA, "GPU memory of another process could not be closed: CUDA error %d\n", rc);

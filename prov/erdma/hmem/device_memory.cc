@@ -41,4 +41,11 @@ int DeviceMemory::scatter(const iovec* iov, size_t count, size_t offset, const v
   return rc;
 }
 
+int scatter(DeviceMemory* devices, const iovec* iov, size_t count, size_t offset, const void* from,
+            size_t length) noexcept {
+  if (devices) return devices->scatter(iov, count, offset, from, length);
+  scatter(iov, count, offset, from, length);
+  return 0;
+}
+
 }  // namespace erdma::hmem

@@ -6,17 +6,24 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "protocol/fragments.h"
 #include "protocol/inbound.h"
 
 namespace erdma::protocol {
 namespace {
 
-/// All its bytes are here, and will be visible: it goes on without its sender, who may have closed
-/// because it was done.
+/// Detaches a delivery from its link. All its bytes are here and the flush will end without the
+/// sender, which may have closed its endpoint because its send was complete or fails with
+/// the link.
 void leave_link(Delivery& delivery) noexcept {
   if (delivery.local.size) delivery.link->revoke(delivery.local);
   delivery.local.size = 0;
   delivery.link = nullptr;
+}
+
+/// The fragments that are still to come are not for this delivery.
+void leave_arrival(Delivery& delivery) noexcept {
+  if (delivery.arrival) delivery.arrival->delivery = nullptr;
 }
 
 }  // namespace
@@ -32,20 +39,41 @@ void Delivery::finish(int status) noexcept {
 void Deliveries::begin(Receive& receive, Peer& peer, transport::Link& link,
                        const wire::MessageHeader& header,
                        const transport::RemoteKey& remote_key) noexcept {
-  Delivery* delivery = x_deliveries.acquire();
+  Delivery* const delivery = make(receive, peer, link, header);
+  if (!delivery) return x_controls.send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
+  delivery->remote = remote_key;
+  x_peers.start(peer, peer.starting, *delivery, false);
+}
+
+void Deliveries::begin(Receive& receive, Arrival& arrival) noexcept {
+  Delivery* const delivery = make(receive, *arrival.peer, *arrival.link, arrival.header);
+  arrival.delivery = delivery;
   if (!delivery) {
-    x_controls.send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
-    return x_queues.fail(receive, -FI_ENOMEM, receive.sink_or(x_received));
+    arrival.status = -FI_ENOMEM;
+    return;
+  }
+  delivery->arrival = &arrival;
+  delivery->state = Delivery::State::arriving;
+  arrival.peer->active.push_back(*delivery);
+}
+
+/// Null: out of memory, and the receive has failed.
+Delivery* Deliveries::make(Receive& receive, Peer& peer, transport::Link& link,
+                           const wire::MessageHeader& header) noexcept {
+  Delivery* const delivery = x_deliveries.acquire();
+  if (!delivery) {
+    x_queues.fail(receive, -FI_ENOMEM, receive.sink_or(x_received));
+    return nullptr;
   }
   delivery->owner = this;
   delivery->peer = &peer;
   delivery->link = &link;
-  delivery->remote = remote_key;
   fill_in(*delivery, receive, header);
-  x_peers.start(peer, peer.starting, *delivery, false);
+  return delivery;
 }
 
-/// From its message and its receive, which ends unless it is a multi-receive buffer.
+/// Takes over what the message and the receive say. Releases the receive unless it is a
+/// multi-receive buffer.
 void Deliveries::fill_in(Delivery& delivery, Receive& receive,
                          const wire::MessageHeader& header) noexcept {
   delivery.message_length = header.length;
@@ -55,6 +83,7 @@ void Deliveries::fill_in(Delivery& delivery, Receive& receive,
   delivery.completion_flags = receive.completion_flags | data_flag(header);
   delivery.sender = {header.index, header.generation};
   delivery.report = receive.report;
+  delivery.wants_fin = header.flags & wire::kWantFin;
   delivery.sink = &x_received;
   if (receive.special) [[unlikely]] {
     delivery.sink = &receive.sink_or(x_received);
@@ -76,7 +105,7 @@ void Deliveries::fill_in(Delivery& delivery, Receive& receive,
   }
 }
 
-/// Gets the bytes of a matched message moving. -FI_EAGAIN: nothing happened.
+/// Starts to move the bytes of a matched message. -FI_EAGAIN: nothing happened.
 int Deliveries::start(Delivery& delivery) noexcept {
   const Buffers& target = delivery.buffers;
   if (target.length == 0) {
@@ -97,7 +126,7 @@ int Deliveries::start(Delivery& delivery) noexcept {
   return 0;
 }
 
-/// Grants our memory to the sender. -FI_EAGAIN: nothing happened.
+/// Shares the receive's memory with the sender. -FI_EAGAIN: nothing happened.
 int Deliveries::let_write(Delivery& delivery) noexcept {
   const Buffers& target = delivery.buffers;
   const int rc = delivery.link->share(target.iov, target.count, target.length,
@@ -128,7 +157,7 @@ void Deliveries::on_peer_done(const Peer& peer, transport::Link& link,
   flush_or_finish(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
 }
 
-/// All bytes are moved, or not: device memory may not show them yet.
+/// Ends a delivery whose transfer is over. Bytes in device memory may have to be flushed first.
 void Deliveries::flush_or_finish(Delivery& delivery, int status) noexcept {
   if (delivery.device && status == 0 && delivery.state != Delivery::State::flushing) {
     const Buffers& target = delivery.buffers;
@@ -140,17 +169,22 @@ void Deliveries::flush_or_finish(Delivery& delivery, int status) noexcept {
   finish(delivery, status);
 }
 
-/// The one place where a delivery ends: tells the sender, completes the receive.
+/// Ends a delivery: sends the fin and completes the receive. Every delivery ends here, or in
+/// orphan().
 void Deliveries::finish(Delivery& delivery, int status) noexcept {
   Peer& peer = *delivery.peer;
   if (delivery.linked()) delivery.unlink();
-  const bool tells =
-      !delivery.local.size;  // A sender that wrote the bytes itself knows that they are there.
+  leave_arrival(delivery);
+  const bool by_fragments = delivery.state == Delivery::State::arriving;
+  // A sender that sent or wrote the bytes itself has completed its send, unless it waits for the
+  // delivery.
+  const bool tells = delivery.wants_fin || (!by_fragments && !delivery.local.size);
   if (delivery.local.size) {
     const int rc = delivery.link->revoke(delivery.local);
     if (rc != 0 && status == 0) status = rc;
   }
-  if (delivery.link && (tells || status != 0)) x_controls.send_fin(peer, delivery.sender, status);
+  if (delivery.link && (tells || (status != 0 && !by_fragments)))
+    x_controls.send_fin(peer, delivery.sender, status);
   Completion done;
   done.context = delivery.context;
   done.flags = delivery.completion_flags;
@@ -209,6 +243,7 @@ void Deliveries::orphan(PendingList<Delivery>& deliveries) noexcept {
     Receive* const multi = delivery->multi;
     ErrorCompletion failed(delivery->context, delivery->completion_flags,
                            multi ? kMessageGivenUp : FI_ECANCELED, delivery->tag);
+    leave_arrival(*delivery);
     if (multi) failed.buffer = delivery->buffers.iov[0].iov_base;
     if (multi && ReceiveQueues::return_space(*multi)) failed.release_buffer();
     x_deliveries.release(*delivery);

@@ -7,13 +7,15 @@ namespace erdma::protocol {
 
 class Deliveries;
 
-/// A matched rendezvous message while its bytes move.
+/// A message that has matched a receive and whose bytes are still to come, by a rendezvous or in
+/// fragments.
 struct Delivery final : Pending {
   enum class State : uint8_t {
-    starting,  ///< link had no room for get() or share(): retried by progress()
-    reading,   ///< get() accepted
-    granted,   ///< cts sent, waits for done
-    flushing,  ///< all bytes are moved, the link makes them visible
+    starting,  ///< the link had no room for get() or share(); progress() tries again
+    reading,   ///< the link has accepted get()
+    granted,   ///< the cts is sent; the delivery waits for done
+    flushing,  ///< all bytes are here; Link::flush() makes them visible
+    arriving,  ///< fragments bring the bytes
   };
 
   int start() noexcept override;
@@ -21,44 +23,50 @@ struct Delivery final : Pending {
 
   Deliveries* owner = nullptr;
   Peer* peer = nullptr;
-  transport::Link* link = nullptr;  ///< on which the rts came; null: flushing, its sender is gone
-  Receive* multi = nullptr;         ///< the multi-receive buffer it belongs to
-  Buffers buffers;                  ///< what to fill: no longer than the message
+  transport::Link* link = nullptr;  ///< the message came on it; null: it is down while flushing
+  Receive* multi = nullptr;         ///< the multi-receive buffer that takes the message, or null
+  Buffers buffers;                  ///< destination, at most as long as the message
   size_t message_length = 0;
   uint64_t tag = 0;
   uint64_t data = 0;
   void* context = nullptr;
   uint64_t completion_flags = 0;
   wire::RequestId sender{};
-  transport::RemoteKey remote;     ///< the sender's memory; size 0 = it writes
-  transport::RemoteKey local;      ///< our memory, granted
-  CompletionSink* sink = nullptr;  ///< where it completes
+  transport::RemoteKey remote;     ///< the sender's memory; size 0: the sender writes
+  transport::RemoteKey local;      ///< the memory here that is shared with the sender
+  CompletionSink* sink = nullptr;  ///< where the receive completes
+  Arrival* arrival = nullptr;      ///< arriving: the message
   State state = State::starting;
   bool report = false;
-  bool device = false;  ///< some of `buffers` is not host memory
+  bool wants_fin = false;  ///< the sender waits for the fin in any case
+  bool device = false;     ///< part of `buffers` is device memory
 };
 
-/// The receiver's side of rendezvous: moves the bytes of messages that have found their receive.
+/// Brings the bytes of matched messages whose bytes do not come with the first packet.
 class Deliveries {
  public:
   Deliveries(Peers& peers, Controls& controls, ReceiveQueues& queues,
              CompletionSink& received) noexcept
       : x_peers(peers), x_controls(controls), x_queues(queues), x_received(received) {}
 
-  /// The receive is in no queue any more, or a multi-receive buffer.
+  /// `receive` has left its queue, or is a multi-receive buffer.
   void begin(Receive& receive, Peer& peer, transport::Link& link, const wire::MessageHeader& header,
              const transport::RemoteKey& remote_key) noexcept;
-  /// A packet: the sender's put() into our memory is over.
+  /// Begins the delivery of a message whose fragments are arriving. `arrival.delivery` stays null
+  /// if memory lacks; the receive fails then.
+  void begin(Receive& receive, Arrival& arrival) noexcept;
+  /// Handles a done packet: the sender's put() into memory here is over.
   void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept;
-  /// The link has moved the bytes, or not.
+  /// A get() or flush() of the link has ended.
   void on_moved(util::PoolHandle handle, int status) noexcept;
 
-  /// The link is down. True if it was needed.
+  /// Ends the deliveries over a link that is down. Returns true if there were any.
   bool fail(Peer& peer, const transport::Link* link, int status) noexcept;
-  /// No peer writes to the caller's memory any more.
+  /// Revokes the memory that is shared with the peer, before the endpoint closes.
   static void revoke_memory(Peer& peer) noexcept;
-  /// The messages will not be whole: the shared context outlives us, and its user waits for them.
+  /// Fails the peer's deliveries into a shared receive context, which outlives this engine: the
+  /// user of the context waits for a completion of each.
   void orphan(Peer& peer) noexcept;
 
   // For Delivery.
@@ -68,6 +76,8 @@ class Deliveries {
  private:
   void fill_in(Delivery& delivery, Receive& receive, const wire::MessageHeader& header) noexcept;
   int let_write(Delivery& delivery) noexcept;
+  Delivery* make(Receive& receive, Peer& peer, transport::Link& link,
+                 const wire::MessageHeader& header) noexcept;
   void flush_or_finish(Delivery& delivery, int status) noexcept;
   static bool fail(PendingList<Delivery>& list, const transport::Link* link, int status) noexcept;
   void orphan(PendingList<Delivery>& deliveries) noexcept;

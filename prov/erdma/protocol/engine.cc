@@ -9,7 +9,7 @@
 namespace erdma::protocol {
 namespace {
 
-/// What a user can look for.
+/// Tells the user where to look for the cause.
 const char* advice(int status, bool was_up) noexcept {
   switch (status) {
     case -FI_ETIMEDOUT:
@@ -31,21 +31,22 @@ bool fits_inject(const SendArgs& args, const EngineConfig& config) noexcept {
 
 enum class Loss { none, of_operations, of_messages_to_come };
 
-/// A peer that leaves an idle endpoint alone is no loss.
+/// Logs nothing if no operation of this endpoint needs the peer.
 void tell_lost(const Peer& peer, const transport::Link& link, int status, Loss loss) noexcept {
   if (loss == Loss::of_operations)
-    ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s\n",
+    ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s",
                  peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
                  advice(status, link.was_up()));
   if (loss == Loss::of_messages_to_come)
     ERDMA_NOTICE(peer_lost, EP_DATA,
-                 "%s is lost (%s), receives from any source get nothing more from it: %s\n",
+                 "%s is lost (%s), receives from any source get nothing more from it: %s",
                  peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
                  advice(status, link.was_up()));
 }
 
-/// After so many sends. What the last progress brought is to be read, and received into again,
-/// before more is taken in: that would be unexpected.
+/// Returns whether progress is due after this number of sends. If the last progress brought
+/// something, the application should first read its completions and post new receives: messages
+/// that are taken in before that are unexpected.
 bool looks_due(unsigned sends, unsigned limit, bool brought) noexcept {
   constexpr unsigned kMostSends = 1024;
   return sends >= (brought ? kMostSends : limit);
@@ -77,16 +78,16 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 
 // --- operations ---------------------------------------------------------------------------------
 
-/// With a request, whatever does not fit one packet right now. Where the link has no room, the peer
-/// may have made some since we last looked: else this send and all behind it would need requests.
-// By value: what the caller holds in registers need not be in memory for the fast path.
+/// Sends a message that the fast path refused. If the link had no room, polls once before it falls
+/// back to a request, since then all later sends would need requests, too.
+// `args` is passed by value, so that the fast path can keep its own in registers.
 int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
   if (!Messages::is_short(args) && Messages::goes_direct(args, peer) &&
       ++x_sends_since_progress < kSendsPerProgress && x_messages.send_direct(args, peer))
     return 0;
   const bool has_no_room = Messages::goes_direct(args, peer);
-  if ((has_no_room && !x_brought) ||
+  if ((has_no_room && !x_brought) || x_messages.must_look() ||
       looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
     progress();
   if (Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer)) return 0;
@@ -97,7 +98,8 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) return x_peers.refusal(args.destination);
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
-  if (looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought)) progress();
+  if (x_messages.must_look() || looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
+    progress();
   return post_slow(args, *peer, &sink);
 }
 
@@ -149,21 +151,34 @@ int Engine::cancel(const void* context) noexcept {
 
 int Engine::progress() noexcept {
   x_sends_since_progress = 0;
+  x_messages.looked();
   int steps = 0;
   for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
   x_brought = steps > 0;
-  auto& waiting = x_peers.waiting();
-  if (waiting.empty()) [[likely]]
+  if (x_peers.waiting().empty()) [[likely]]
     return steps;
-  for (Peer* peer = waiting.front(); peer;) {
-    Peer* next = waiting.next(*peer);
-    steps += work_off(*peer);
-    peer = next;
+  return steps + work_off_all();
+}
+
+/// Nothing would wake this process for messages that Messages::must_look() holds back, so they are
+/// not left when it returns.
+int Engine::work_off_all() noexcept {
+  auto& waiting = x_peers.waiting();
+  int steps = 0;
+  for (bool again = true; again;) {
+    for (Peer *peer = waiting.front(), *next; peer; peer = next) {
+      next = waiting.next(*peer);
+      steps += work_off(*peer);
+    }
+    again = x_messages.must_look();
+    x_messages.looked();
+    if (!again) break;
+    for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
   }
   return steps;
 }
 
-/// Controls first: they free memory and credits at the other side.
+/// Starts what waits for room, control packets first: they free memory and credits at the peer.
 int Engine::work_off(Peer& peer) noexcept {
   const bool room = start_all(peer.controls) && start_all(peer.starting) &&
                     start_all(peer.services) && start_all(peer.queued);
@@ -184,18 +199,23 @@ bool Engine::has_injected() noexcept {
 
 // --- what transports report ---------------------------------------------------------------------
 
-/// The usual packet, a short message for a receive that is posted, is dealt with in this function:
-/// Receives::on_eager() and place_whole() are in it.
+/// Receives::on_eager() and place_whole() are inlined here, so that one function handles the most
+/// frequent packet: a short message for a posted receive.
 void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
                        const std::byte* payload, size_t length) {
-  // The header may lie in memory that the peer can still change: judge a copy, and let the compiler
-  // read nothing once more.
+  // The header may lie in memory that the peer can still change. All checks use this copy; the asm
+  // keeps the compiler from reading the original again.
   wire::MessageHeader header;
   std::memcpy(&header, header_bytes, sizeof(header));
   asm volatile("" : "+m"(header));
   Peer& peer = x_peers.behind(link);
   if (header.op == wire::Op::eager) [[likely]]
     return x_receives.on_eager(peer, link, header, payload, length);
+  if (header.op == wire::Op::fragment)
+    return x_receives.fragments().on_fragment(peer, link, wire::reread<wire::ControlHeader>(header),
+                                              payload, length);
+  if (header.op == wire::Op::first_fragment)
+    return x_receives.on_first_fragment(peer, link, header, payload, length);
   if (header.op == wire::Op::rts) return x_receives.on_rts(peer, link, header, payload, length);
   if (header.op >= wire::Op::segments) return on_one_sided(peer, link, header, payload, length);
   on_control(peer, link, header, payload, length);
@@ -266,8 +286,8 @@ void Engine::on_link_down(transport::Link& link, int status) noexcept {
   lose(*peer, &link, status);
 }
 
-/// Every operation that waits for the peer ends in one error completion. The link may come back:
-/// later sends connect anew. What goes over another link of the same peer goes on.
+/// Every operation that waits for the peer over this link ends in one error completion. Operations
+/// over another link to the same peer continue. Later sends connect again.
 void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept {
   if (peer.failing) return;
   peer.failing = true;

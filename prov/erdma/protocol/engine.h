@@ -15,9 +15,9 @@
 
 namespace erdma::protocol {
 
-/// The messages of one endpoint: turns operations into packets and packets into completions.
-/// Single-threaded: the caller holds the domain lock. Owns its parts, and with them every request
-/// and peer; the transports outlive it. What is left here: who does what, and progress.
+/// The protocol of one endpoint: turns operations into packets and packets into completions. It
+/// dispatches both to its parts and makes progress. Single-threaded: the caller holds the domain
+/// lock. Owns its parts, and with them every request and peer; the transports outlive it.
 class Engine final : public transport::Sink, PeerLoss {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
@@ -27,46 +27,47 @@ class Engine final : public transport::Sink, PeerLoss {
   Engine& operator=(const Engine&) = delete;
   ~Engine();
 
-  /// 0 = exactly one completion follows (none on success if !report); -FI_EAGAIN = try again after
-  /// progress(); else nothing was begun.
+  /// 0: exactly one completion follows, but a success writes no CQ entry if !report. -FI_EAGAIN:
+  /// nothing happened, try again after progress(). Other errors are final; nothing happened.
   [[nodiscard]] int post_send(const SendArgs& args) noexcept;
   [[nodiscard]] int post_receive(const ReceiveArgs& args) noexcept;
-  /// Completes once the target has executed it, or its device. Needs enable_one_sided(). Reads from
-  /// oneself never are -FI_EAGAIN: clients use them to flush, and some do not try again.
+  /// Completes once the target or its NIC has executed the operation. Needs enable_one_sided(). The
+  /// send limit does not apply to an endpoint's reads from itself: clients flush by such reads, and
+  /// some clients do not handle -FI_EAGAIN.
   [[nodiscard]] int post_one_sided(const OneSidedArgs& args,
                                    CompletionSink* sink = nullptr) noexcept;
-  /// The fast path of post_one_sided(). False: nothing happened, it is to take the slow one.
+  /// The fast path of post_one_sided(). False: nothing happened; take the slow path.
   [[nodiscard]] bool post_access(const AccessArgs& args) noexcept;
-  /// With a `sink` operations complete there, whatever `report` says; it outlives the operation, or
-  /// the engine. Never multi-receive.
+  /// These complete at `sink` instead of the endpoint's queues. `sink` outlives the operation or
+  /// the engine. Not for multi-receive.
   [[nodiscard]] int post_send(const SendArgs& args, CompletionSink& sink) noexcept;
   [[nodiscard]] int post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept;
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
-  /// Withdraws the oldest receive, or send not yet on the wire, with this context: completes with
-  /// FI_ECANCELED. -FI_ENOENT if there is none.
+  /// Cancels the oldest receive with this context or, if there is none, a send of which no packet
+  /// was sent. It completes with FI_ECANCELED. -FI_ENOENT: there is neither.
   int cancel(const void* context) noexcept;
 
-  /// Returns the number of steps forward.
+  /// Polls the transports and retries what waits. Returns the number of steps of progress.
   int progress() noexcept;
-  /// True while something taken from the caller is not yet handed to a link and its caller will
-  /// never hear of it: injected messages, fins.
+  /// True while links have not taken all injected messages and control packets (fins, for example):
+  /// no completion tells the caller when they leave.
   bool has_injected() noexcept;
-  /// True while the next operation for some peer waits for its link to take the one packet that it
-  /// is: a connection that is being made, mostly.
+  /// True while the next operation for some peer is a single packet that its link does not take
+  /// yet, mostly because the connection is being made.
   bool has_packets() noexcept { return x_sends.has_packets(); }
 
-  /// Before it peers' one-sided operations are refused. `setup` outlives the engine.
+  /// Until this call one-sided operations of peers are refused. `setup` outlives the engine.
   void enable_one_sided(const OneSidedSetup& setup) noexcept;
-  /// Ends the connections of peers whose operations on the region are under way.
+  /// Fails the links of peers whose operations on the region are under way.
   void abandon(const Region& region) noexcept;
   Grants& grants() noexcept { return x_grants; }
 
-  /// The endpoint closes: no peer touches the caller's memory any more.
+  /// Revokes all memory that is shared for messages and RMA, before the endpoint closes.
   void revoke_shared() noexcept;
-  /// Nobody may call progress() for a while: what waits for a peer that does not look, and can be
-  /// done without it, is done. Returns how many operations were.
+  /// For callers that may not call progress() for a while: executes the retractable operations
+  /// whose peers have not looked at them. Returns their number.
   int execute_all_retractable() noexcept { return x_rma.retractables().execute_all_retractable(); }
-  /// After that: what it had to do with the shared receive context ends.
+  /// Leaves the shared receive context, after revoke_shared().
   void leave_shared() noexcept { x_receives.leave_shared(*this); }
 
   Peers& peers() noexcept { return x_peers; }
@@ -89,19 +90,21 @@ class Engine final : public transport::Sink, PeerLoss {
     return x_sends.in_use() + x_fast_rma.in_use() >= x_config.send_limit;
   }
   int work_off(Peer& peer) noexcept;
+  int work_off_all() noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;
   void on_one_sided(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                     const std::byte* payload, size_t length);
 
-  /// A caller that only ever sends must still see what its peers tell it.
+  /// Sends after which the engine makes progress by itself: an application that only sends must
+  /// still handle the packets of its peers.
   static constexpr unsigned kSendsPerProgress = 64;
 
   const EngineConfig x_config;
   const std::vector<transport::Transport*> x_transports;
   unsigned x_sends_since_progress = 0;
-  bool x_brought = false;    ///< the last progress did something
-  bool x_one_sided = false;  ///< enabled
+  bool x_brought = false;    ///< the last poll of the transports took at least one step
+  bool x_one_sided = false;  ///< enable_one_sided() was called
   Peers x_peers;
   Controls x_controls{x_peers};
   Sends x_sends{x_config, x_peers};
@@ -113,7 +116,7 @@ class Engine final : public transport::Sink, PeerLoss {
   RmaTarget x_target{x_config, x_peers, x_controls, x_grants};
 };
 
-// --- the fast path of a message, part of the entry points ---------------------------------------
+// --- the fast path of a message, inlined into the entry points ----------------------------------
 
 inline int Engine::post_send(const SendArgs& args) noexcept {
   Peer* peer = x_peers.at(args.destination);

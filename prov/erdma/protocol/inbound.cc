@@ -18,7 +18,7 @@ Verdict violation_unless(bool permitted) noexcept {
   return permitted ? Verdict::take : Verdict::violation;
 }
 
-/// Bytes of the result that the peer has been asked for so far.
+/// Returns the bytes of results that the packets sent so far have asked the peer for.
 size_t asked(const Send& send) noexcept {
   const OneSided& op = *send.one_sided;
   const bool brings = (send.completion_flags & FI_READ) && !send.remote_key.size;
@@ -29,21 +29,22 @@ size_t asked(const Send& send) noexcept {
 
 }  // namespace
 
-/// With success it ends what needs no bytes of ours to be complete; with an error whatever the peer
-/// has seen.
+/// A fin with success may end an operation that has received all its results; a fin with an error
+/// may end any operation of which the peer has got a packet.
 Verdict judge_fin(const Send* send, const Peer& peer, const wire::ControlHeader& header,
                   size_t payload) noexcept {
   if (payload > 0) return Verdict::violation;
   if (!send || send->peer != &peer) return Verdict::stale;
   const OneSided* const op = send->one_sided;
-  // A part of an atomic operation may be refused while the others still wait for room.
+  // The target may refuse one part of an atomic operation while other parts still wait for room.
   if (send->state == Send::State::queued)
     return violation_unless(op && op->sent > 0 && header.status != 0);
+  if (send->state == Send::State::written) return Verdict::take;
   if (send->state != Send::State::in_flight) return Verdict::violation;
   return violation_unless(!op || header.status != 0 || op->received >= asked(*send));
 }
 
-/// Only a message whose bytes the receiver does not fetch itself is written to it.
+/// A receiver asks the sender to write only if it cannot read the message itself.
 Verdict judge_cts(const Send* send, const Peer& peer, const wire::ControlHeader& header,
                   size_t payload) noexcept {
   if (payload == 0) return Verdict::violation;

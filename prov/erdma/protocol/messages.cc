@@ -1,5 +1,7 @@
 #include "protocol/messages.h"
 
+#include <algorithm>
+
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
@@ -7,6 +9,13 @@
 #include "protocol/inbound.h"
 
 namespace erdma::protocol {
+namespace {
+
+/// Bytes of a fragment. While the sender writes one, the receiver copies the one before, so the
+/// last one alone delays the message; but each costs some 100 ns.
+constexpr size_t kFragment = 8192;
+
+}  // namespace
 
 bool Messages::send(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
   Send* const send = sends.make(args, peer, *this, sink ? *sink : x_sent);
@@ -14,15 +23,23 @@ bool Messages::send(const SendArgs& args, Peer& peer, CompletionSink* sink) noex
   return send != nullptr;
 }
 
-/// Puts the first packet of a send on the wire, or fills what the receiver granted. -FI_EAGAIN:
-/// nothing happened.
+/// Sends the first packet of a message, or writes to the memory that the receiver has shared.
+/// -FI_EAGAIN: nothing happened.
 int Messages::launch(Send& send) noexcept {
   if (send.state == Send::State::granted) return write(send);
+  if (send.sent > 0) return send_fragments(send);
   Peer& peer = *send.peer;
-  const bool fits = send.buffers.length <= transport::kAlwaysEager ||
-                    send.buffers.length <= peer.link->limits().eager;
-  send.rendezvous = !fits || peer.throttled;
-  return send.rendezvous ? send_rts(send) : send_eager(send);
+  const size_t length = send.buffers.length;
+  const bool fits = length <= transport::kAlwaysEager || length <= peer.link->limits().eager;
+  send.rendezvous = peer.throttled || (!fits && !peer.link->prefers_fragments(length));
+  if (send.rendezvous) return send_rts(send);
+  if (fits) return send_eager(send);
+  if (must_look()) return -FI_EAGAIN;
+  if (send.remote_key.size) {  // the ring had no room for the rts
+    peer.link->revoke(send.remote_key);
+    send.remote_key.size = 0;
+  }
+  return send_fragments(send);
 }
 
 int Messages::send_eager(Send& send) noexcept {
@@ -32,24 +49,58 @@ int Messages::send_eager(Send& send) noexcept {
                     send.buffers.length});
   const int rc = send.peer->link->send(header, send.buffers.iov, send.buffers.count,
                                        send.buffers.length, transport::SendHint::none);
-  if (rc != 0) return rc;
-  if (send.wire_flags & wire::kWantFin) {
-    sends.fly(send);
-  } else {
-    sends.finish(send, 0);
+  if (rc == 0) conclude(send);
+  return rc;
+}
+
+/// Sends the fragments for which the link has room. The receiver copies one while the next is
+/// written. -FI_EAGAIN: others are still to be sent.
+int Messages::send_fragments(Send& send) noexcept {
+  const Buffers& all = send.buffers;
+  const util::PoolHandle id = sends.id(send);
+  while (send.sent < all.length) {
+    transport::Header header =
+        wire::encode({wire::Op::first_fragment, send.wire_flags, id.generation, id.index, send.tag,
+                      send.data, all.length});
+    if (send.sent > 0) {
+      wire::ControlHeader next = wire::control(wire::Op::fragment, {});
+      next.length = send.sent;
+      header = wire::reread<transport::Header>(next);
+    }
+    const size_t most = std::max(transport::kAlwaysEager, send.peer->link->limits().eager);
+    const size_t length = std::min({all.length - send.sent, most, kFragment});
+    iovec part[transport::kMaxIov];
+    const size_t count = hmem::slice(all.iov, all.count, send.sent, length, part);
+    const bool last = send.sent + length == all.length;
+    const int rc =
+        send.peer->link->send(header, part, count, length,
+                              last ? transport::SendHint::none : transport::SendHint::unfinished);
+    if (rc != 0) return rc;
+    send.sent += length;
+    x_unlooked += length;
   }
+  conclude(send);
   return 0;
+}
+
+/// The link has taken all bytes of the message.
+void Messages::conclude(Send& send) noexcept {
+  if (send.wire_flags & wire::kWantFin)
+    sends.fly(send);
+  else
+    sends.finish(send, 0);
 }
 
 int Messages::send_rts(Send& send) noexcept {
   transport::Link& link = *send.peer->link;
-  // Whoever injects waits for nothing and need not make progress after it, as a grant would ask.
+  // An application need not make progress after an inject, as a cts would require: the receiver
+  // should read.
   const bool prefers_read = link.limits().prefers_read;
   if ((send.injected || prefers_read) && !send.remote_key.size && send.buffers.length > 0) {
     const int rc = link.share(send.buffers.iov, send.buffers.count, send.buffers.length,
                               transport::Access::refusable_read, send.remote_key);
     if (rc == -FI_ENOMEM && !prefers_read)
-      send.remote_key.size = 0;  // it is granted memory instead
+      send.remote_key.size = 0;  // the receiver shares its memory instead
     else if (rc != 0)
       return rc;
   }
@@ -82,7 +133,7 @@ void Messages::on_cts(Peer& peer, transport::Link& link, const wire::ControlHead
   if (write(*send) == -FI_EAGAIN) sends.queue_first(*send);
 }
 
-/// Begins to fill the memory that the receiver granted. -FI_EAGAIN: nothing happened.
+/// Starts to write to the memory that the receiver has shared. -FI_EAGAIN: nothing happened.
 int Messages::write(Send& send) noexcept {
   iovec part[transport::kMaxIov];
   const size_t count = hmem::slice(send.buffers.iov, send.buffers.count, 0, send.granted, part);
@@ -95,8 +146,14 @@ int Messages::write(Send& send) noexcept {
   return rc == -FI_EAGAIN ? rc : 0;
 }
 
+/// That the link has written the bytes does not mean that the receiver has them: a WRITE over iWARP
+/// may still be on its way, and bytes for a GPU may have to be copied or flushed there.
 void Messages::on_moved(Send& send, int status) noexcept {
   wire::ControlHeader header = wire::control(wire::Op::done, send.receiver, status);
+  if (!status && send.wire_flags & wire::kWantFin) {
+    send.state = Send::State::written;
+    return x_controls.send(*send.peer, header);
+  }
   if (!status) return x_controls.conclude(send, header);
   header.flags = wire::kFailed;
   x_controls.send(*send.peer, header);

@@ -5,33 +5,41 @@
 
 namespace erdma::protocol {
 
-/// Sends messages. Short ones are eager: the whole message in one packet, done when the link has
-/// taken it unless a fin was asked for. Others are a rendezvous: the header travels first, the
-/// bytes after the match. Where the link prefers reading, the receiver reads the memory shared
-/// here and sends a fin; else it shares its own (cts), we write to it and say done.
+/// Sends messages. A short message is eager: one packet carries it, and it is complete when the
+/// link has taken the packet, unless the sender asked for a fin. A longer message is eager too, in
+/// several packets (fragments), if the link prefers that. Any other message is a rendezvous:
+/// an rts announces it, and its bytes move after the match. If the link prefers reads, the receiver
+/// reads the memory that the sender has shared, and sends a fin. Otherwise the receiver shares its
+/// memory (cts), and the sender writes to it and sends done.
 class Messages final : public Initiator {
  public:
   Messages(Sends& all, Controls& controls, CompletionSink& sent) noexcept
       : Initiator(all), x_controls(controls), x_sent(sent) {}
 
-  /// Any link takes it in one packet.
+  /// Returns whether one packet of any link can carry the message.
   static bool is_short(const SendArgs& args) noexcept {
     return args.length <= transport::kAlwaysEager;
   }
-  /// Whether a message needs nothing but one packet, now.
+  /// True: so many bytes have left in fragments that the others wait for a poll, which may bring a
+  /// budget packet. The caller makes progress.
+  bool must_look() const noexcept { return x_unlooked >= kMostUnlooked; }
+  /// The caller polls next.
+  void looked() noexcept { x_unlooked = 0; }
+  /// Returns whether one packet, sent now, is all that the message needs.
   static bool goes_direct(const SendArgs& args, const Peer& peer) noexcept {
     return peer.direct && !args.until_delivered && !args.fence &&
            (is_short(args) || args.length <= peer.link->limits().eager);
   }
-  /// Sends it as that. False: nothing happened.
+  /// Sends such a message. False: nothing happened.
   bool send_direct(const SendArgs& args, Peer& peer) noexcept;
-  /// Any other way. False: out of memory. `sink`: null for that of messages.
+  /// Sends or queues any message. False: out of memory. `sink` is null for the sink of messages.
   bool send(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
 
-  /// A packet: the receiver has granted memory to write to.
+  /// Handles a cts: the receiver has shared memory to write to.
   void on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
               const std::byte* payload, size_t length) noexcept;
-  /// A packet: the receiver's memory for unexpected messages is used up, or free again.
+  /// Handles a budget packet: the receiver's memory for unexpected messages is used up, or free
+  /// again.
   static void on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                         size_t length) noexcept;
 
@@ -41,11 +49,17 @@ class Messages final : public Initiator {
   void on_moved(Send& send, int status) noexcept override;
   void forget(Send&) noexcept override {}
   int send_eager(Send& send) noexcept;
+  int send_fragments(Send& send) noexcept;
+  void conclude(Send& send) noexcept;
   int send_rts(Send& send) noexcept;
   int write(Send& send) noexcept;
 
+  /// Half of what a receiver tolerates from a peer that cannot know of the budget yet.
+  static constexpr size_t kMostUnlooked = size_t{4} << 20;
+
   Controls& x_controls;
   CompletionSink& x_sent;
+  size_t x_unlooked = 0;  ///< bytes sent in fragments since looked()
 };
 
 inline bool Messages::send_direct(const SendArgs& args, Peer& peer) noexcept {

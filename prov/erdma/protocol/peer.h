@@ -19,10 +19,11 @@ struct BacklogTag;
 class Receives;
 struct Delivery;
 struct Access;
+struct Arrival;
 struct Service;
 
-/// One remote endpoint as the protocol sees it, whatever moves its bytes. Made on first use, lives
-/// as long as the engine. Invariant: `direct` iff a small send may go straight to the link.
+/// One remote endpoint as the protocol sees it, over any transport. Made on first use; lives as
+/// long as the engine. Invariant: `direct` is true iff a small send may go straight to the link.
 class Peer : public util::ListHook<BacklogTag> {
  public:
   explicit Peer(const util::SocketAddress& name) noexcept : address(name) {}
@@ -30,14 +31,14 @@ class Peer : public util::ListHook<BacklogTag> {
   void update_direct() noexcept {
     direct = link && !throttled && queued.empty() && controls.empty();
   }
-  /// Something waits for room on the link.
+  /// True if an operation or packet waits for room on the link.
   bool waiting() noexcept {
     return !queued.empty() || !controls.empty() || !starting.empty() || !services.empty();
   }
-  /// Every progress() is to look at it.
+  /// True if every progress() must look at this peer.
   bool backlogged() noexcept { return waiting() || retractable > 0; }
 
-  /// The link took news of the budget for its unexpected messages.
+  /// The link has taken a budget packet: `on` if the peer is to send headers only.
   void budget_sent(bool on) noexcept {
     budget_told = on;
     release_link();
@@ -46,58 +47,59 @@ class Peer : public util::ListHook<BacklogTag> {
     if (held) std::exchange(held, nullptr)->hold(false);
   }
 
-  /// Its link is down: what it was told, and has granted, is no more.
+  /// The link is down: grants and budget of both sides end with it.
   void forget_agreements() noexcept {
     grants.reset();
     throttled = holding_back = budget_told = false;
-    release_link();  // it can't be told any more; the next message begins anew
+    release_link();  // no budget packet can reach the peer; the next message starts over
   }
 
-  /// Something of ours is on its way: a fence waits.
+  /// True if operations to the peer are in flight: a fence waits for them.
   bool sending() const noexcept { return !in_flight.empty() || !accesses.empty(); }
 
   transport::Link* link = nullptr;
-  uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of its messages
+  uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of the peer's messages
   bool direct = false;
-  bool itself = false;        ///< the endpoint that we belong to; with one-sided operations
-  bool throttled = false;     ///< its unexpected-message budget is used up: rts only
-  bool holding_back = false;  ///< we told it so
-  bool addressed = false;     ///< the application named it; else it only ever sent to us
+  bool itself = false;     ///< the peer is this endpoint; known with one-sided operations only
+  bool throttled = false;  ///< the peer's budget for our unexpected messages is used up: rts only
+  bool holding_back = false;  ///< the budget here is used up: the peer is to send rts only
+  bool addressed = false;     ///< the application has named the peer as a destination
   bool unreachable_logged = false;
-  bool failing = false;             ///< fail_link() is at work: nothing is sent to it
-  bool takes_no_controls = false;   ///< its link is failed for that
-  bool budget_told = false;         ///< and it can know
-  transport::Link* held = nullptr;  ///< on hold until it can
-  size_t unexpected_bytes = 0;      ///< memory held here for its unmatched messages
-  size_t eager_bytes = 0;           ///< the part of those that came whole
-  uint32_t unexpected_rts = 0;      ///< how many did not
-  uint32_t injected_lost = 0;       ///< failed, and not in the log yet
+  bool failing = false;             ///< Engine::lose() is running: nothing is sent to the peer
+  bool takes_no_controls = false;   ///< the link was failed, since it took no control packets
+  bool budget_told = false;         ///< the link took the budget packet of `holding_back`
+  transport::Link* held = nullptr;  ///< link on hold until the link takes that packet
+  size_t unexpected_bytes = 0;      ///< memory here for the peer's unexpected messages
+  size_t eager_bytes = 0;           ///< the part of it for eager messages
+  uint32_t unexpected_rts = 0;      ///< number of unexpected messages that are not eager
+  uint32_t injected_lost = 0;       ///< failed injected operations that are not logged yet
   uint32_t controls_kept = 0;       ///< length of `controls`
 
   PendingList<Send> queued;  ///< in order of posting
   PendingList<Send> in_flight;
   util::IntrusiveList<Access> accesses;
-  PendingList<Delivery> starting;  ///< waiting for room on the link
+  PendingList<Delivery> starting;  ///< wait for room on the link
   PendingList<Delivery> active;
-  PendingList<Control> controls;              ///< that found no room on the link
-  PendingList<Service> services;              ///< waiting for room on the link
-  PendingList<Service> served;                ///< get() or put() accepted
-  uint32_t unserved = 0;                      ///< how many of both
-  size_t result_bytes = 0;                    ///< that they keep copies of
-  std::unique_ptr<FurtherSegments> segments;  ///< null until there were some
+  util::IntrusiveList<Arrival> arrivals;      ///< messages of which fragments are to come
+  PendingList<Control> controls;              ///< wait for room on the link
+  PendingList<Service> services;              ///< wait for room on the link
+  PendingList<Service> served;                ///< the link has accepted get() or put()
+  uint32_t unserved = 0;                      ///< length of `services` and `served`
+  size_t result_bytes = 0;                    ///< bytes of results that these keep copies of
+  std::unique_ptr<FurtherSegments> segments;  ///< null until the first packet with segments
   uint8_t segment_count = 0;
-  std::unique_ptr<PeerGrants> grants;  ///< null until there were some
-  uint32_t one_sided_packets = 0;      ///< operations of ours in flight that packets carry
-  uint32_t retractable = 0;            ///< of them those with a packet that can be retracted
+  std::unique_ptr<PeerGrants> grants;  ///< null until the first grant
+  uint32_t one_sided_packets = 0;      ///< own RMA operations in flight that packets carry
+  uint32_t retractable = 0;            ///< the part of them that can be retracted
 
-  Receives* receives = nullptr;  ///< where its messages go
-  const Peer* source = this;  ///< what its messages are matched by: with a shared receive context
-                              ///< that of the context
+  Receives* receives = nullptr;  ///< receives the peer's messages
+  const Peer* source = this;     ///< compared in matching: the peer, or its counterpart in a shared
+                                 ///< receive context
 
   const util::SocketAddress address;
 };
 
-/// fi_addr_t → Peer*, in chunks that exist only where something was used.
+/// fi_addr_t → Peer*. A chunk of the table exists once one of its addresses was used.
 class PeerTable {
  public:
   Peer* find(uint64_t fi_addr) const noexcept {

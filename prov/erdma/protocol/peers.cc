@@ -50,8 +50,8 @@ Peer& Peers::named(const util::SocketAddress& address) {
   return *x_peers.emplace(address, std::move(peer)).first->second;
 }
 
-/// The peer behind a link that was opened from the other side. What we send keeps to its own link,
-/// for the sake of order, unless that was never up: where the peer could not come, we won't.
+/// Makes or finds the peer of a link that the other side opened. Sends stay on the link that they
+/// use already, which keeps their order. If that link never came up, they move to the new one.
 Peer& Peers::adopt(transport::Link& link) {
   Peer& peer = named(link.address());
   if (!peer.link || !peer.link->was_up()) use_link(peer, link);
@@ -61,7 +61,8 @@ Peer& Peers::adopt(transport::Link& link) {
 
 namespace {
 
-/// What waits was shared over a link that the peer leaves: its keys mean nothing to another one.
+/// Revokes the memory of queued sends. It was shared over the link that the peer leaves, and the
+/// keys are not valid on another link.
 void take_back_keys(Peer& peer) noexcept {
   for (Send* send = peer.queued.front(); send; send = peer.queued.next(*send)) {
     if (send->state != Send::State::queued || !send->remote_key.size) continue;
@@ -86,7 +87,7 @@ int Peers::connect(Peer& peer) noexcept {
   util::Result<transport::Link*> link = x_router.route(peer.address);
   if (!link) {
     if (!peer.unreachable_logged)
-      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s cannot be reached from this endpoint: %s\n",
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s cannot be reached from this endpoint: %s",
                    peer.address.to_string().c_str(), fi_strerror(-link.error()));
     peer.unreachable_logged = true;
     return link.error();
@@ -103,7 +104,7 @@ void Peers::address_inserted(const util::SocketAddress& address) noexcept {
 void Peers::address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
   x_table.erase(fi_addr);
   if (x_shared) x_shared->address_removed(fi_addr);
-  // Not by x_table: a peer that only ever sent to us is not in it.
+  // Not by x_table: it lacks the peers to which this endpoint has sent nothing.
   const auto found = x_peers.find(address);
   if (found == x_peers.end()) return;
   found->second->fi_addr = x_book.fi_addr_of(address);

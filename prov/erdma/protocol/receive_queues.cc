@@ -23,7 +23,7 @@ void ReceiveQueues::satisfy(Receive& receive, Unexpected& message) noexcept {
 
 namespace {
 
-/// Found, and said so whatever FI_COMPLETION says, as a miss is: the caller asked to be told.
+/// Reports a message that a probe has found. As for a miss, FI_COMPLETION does not matter.
 void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
   Completion found;
   found.context = args.context;
@@ -59,7 +59,7 @@ int ReceiveQueues::probe(const ReceiveArgs& args, Probe kind, const Peer* source
   return 0;
 }
 
-/// Receives, or drops, the message that a FI_PEEK|FI_CLAIM with the same context set aside.
+/// Receives, or drops, the message that an FI_PEEK|FI_CLAIM with the same context has claimed.
 int ReceiveQueues::claim(const ReceiveArgs& args, bool drop) noexcept {
   Unexpected** link = &claimed;
   while (*link && (*link)->claimed_by != args.context) link = &(*link)->next_claimed;
@@ -190,7 +190,8 @@ bool ReceiveQueues::fail_directed(Matcher& queues, const Peer& source, int statu
 void ReceiveQueues::fail_unfetched(const transport::Link* link, int status) noexcept {
   const auto mark = [&](Unexpected& message) {
     if (message.link != link) return;
-    if (message.header.op == wire::Op::rts) message.status = status;
+    if (message.header.op == wire::Op::rts || message.arrival) message.status = status;
+    message.arrival = nullptr;
     message.header.flags = uint8_t(message.header.flags & ~wire::kWantFin);
   };
   for (Matcher* queues : {&tagged, &untagged})

@@ -19,7 +19,8 @@ Receives::Receives(const EngineConfig& config, Peers& peers, Controls& controls,
       x_shared(shared),
       x_queues(shared ? &shared->queues() : &x_own),
       x_unexpected(config, controls),
-      x_deliveries(peers, controls, *x_queues, received) {}
+      x_deliveries(peers, controls, *x_queues, received),
+      x_fragments(config, controls, x_deliveries) {}
 
 bool Receives::post(const ReceiveArgs& args, const Peer* source, CompletionSink& sink) noexcept {
   Receive* receive = x_own.make(args);
@@ -41,7 +42,7 @@ void Receives::on_early(Peer& peer, transport::Link& link, const wire::MessageHe
     PostedEntry* entry = queues.arrive(*peer.source, header.tag);
     if (entry) return place_special(static_cast<Receive&>(*entry), peer, header, payload);
   }
-  x_unexpected.store(peer, link, header, payload, length, queues);
+  (void)x_unexpected.store(peer, link, header, payload, length, queues);
 }
 
 void Receives::on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
@@ -53,7 +54,32 @@ void Receives::on_rts(Peer& peer, transport::Link& link, const wire::MessageHead
   PostedEntry* entry = queues.arrive(*peer.source, header.tag);
   if (entry)
     return x_deliveries.begin(static_cast<Receive&>(*entry), peer, link, header, remote_key);
-  x_unexpected.store(peer, link, header, nullptr, 0, queues).remote_key = remote_key;
+  Unexpected* const message = x_unexpected.store(peer, link, header, nullptr, 0, queues);
+  if (message) message->remote_key = remote_key;
+}
+
+void Receives::on_first_fragment(Peer& peer, transport::Link& link,
+                                 const wire::MessageHeader& header, const std::byte* payload,
+                                 size_t length) {
+  if (!Fragments::valid(peer, link, header, length))
+    return inbound::protocol_violation(link, "a malformed first fragment");
+  Arrival& arrival = x_fragments.make(peer, link, header);
+  Matcher& queues = matcher(header.flags & wire::kTagged);
+  if (PostedEntry* const entry = queues.arrive(*peer.source, header.tag)) {
+    x_fragments.deliver(arrival, static_cast<Receive&>(*entry));
+    return x_fragments.take(arrival, payload, length);
+  }
+  Unexpected* message = nullptr;
+  try {
+    message = x_unexpected.store(peer, link, header, payload, length, queues);
+  } catch (...) {
+    x_fragments.release(arrival);
+    throw;
+  }
+  if (!message) return x_fragments.release(arrival);
+  message->arrival = &arrival;
+  arrival.message = message;
+  arrival.received = length;
 }
 
 bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
@@ -65,6 +91,8 @@ bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
     x_queues->fail(receive, message.status, receive.sink_or(x_received));
   } else if (message.header.op == wire::Op::rts) {
     x_deliveries.begin(receive, peer, *message.link, message.header, message.remote_key);
+  } else if (message.arrival) {
+    x_fragments.deliver(*message.arrival, receive);
   } else {
     const int placed = place_eager(receive, message.header, peer.fi_addr, message.payload());
     if (message.header.flags & wire::kWantFin) x_controls.send_fin(peer, sender, placed);
@@ -77,7 +105,7 @@ bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
   return wants_more;
 }
 
-/// Any other message for a posted receive.
+/// Places an eager message for which place_whole() does not suffice.
 void Receives::place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
                              const std::byte* payload) noexcept {
   const int placed = place_eager(receive, header, peer.fi_addr, payload);
@@ -85,7 +113,8 @@ void Receives::place_special(Receive& receive, Peer& peer, const wire::MessageHe
     x_controls.send_fin(peer, {header.index, header.generation}, placed);
 }
 
-/// Copies a message to the receive it matched and completes that. Returns what became of it.
+/// Copies a message into the receive that it matched and completes the receive. Returns 0, or why
+/// the bytes could not be placed.
 int Receives::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                           const std::byte* payload) noexcept {
   Completion done;
@@ -115,9 +144,8 @@ int Receives::place_eager(Receive& receive, const wire::MessageHeader& header, u
 
 int Receives::place(const Receive& receive, const Buffers& target, const std::byte* payload,
                     size_t length) noexcept {
-  if (receive.device()) return x_devices->scatter(target.iov, target.count, 0, payload, length);
-  hmem::scatter(target.iov, target.count, 0, payload, length);
-  return 0;
+  return hmem::scatter(receive.device() ? x_devices : nullptr, target.iov, target.count, 0, payload,
+                       length);
 }
 
 // --- the end of a link, or of the endpoint ------------------------------------------------------
@@ -125,7 +153,8 @@ int Receives::place(const Receive& receive, const Buffers& target, const std::by
 bool Receives::fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept {
   bool lost = x_deliveries.fail(peer, link, status);
   x_queues->fail_unfetched(link, status);
-  // A peer that closed in order may come back under its name: what only it can satisfy stays.
+  x_fragments.drop(peer, link);
+  // After an orderly close the peer may return under the same address: receives that name it stay.
   if (sending && status != -FI_ESHUTDOWN)
     lost |= x_queues->fail_directed(*peer.source, status, x_received);
   return lost;

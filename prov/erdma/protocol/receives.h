@@ -3,51 +3,58 @@
 #include "hmem/copy.h"
 #include "protocol/arguments.h"
 #include "protocol/deliveries.h"
+#include "protocol/fragments.h"
 #include "protocol/inbound.h"
 #include "protocol/shared_receives.h"
 #include "protocol/unexpected_messages.h"
 
 namespace erdma::protocol {
 
-/// Receives the messages that come to one engine, with the receives that are posted to it or to the
+/// Receives the messages of one engine, into receives that are posted to the engine or to the
 /// receive context that it shares with other engines.
 class Receives {
  public:
   Receives(const EngineConfig& config, Peers& peers, Controls& controls, CompletionSink& received,
            SharedReceives* shared) noexcept;
 
-  /// `source` is null for any. False: out of memory.
+  /// `source` is null for any source. False: out of memory.
   bool post(const ReceiveArgs& args, const Peer* source) noexcept;
-  /// The same, completing at `sink`. Never multi-receive.
+  /// Posts a receive that completes at `sink`. Not for multi-receive.
   bool post(const ReceiveArgs& args, const Peer* source, CompletionSink& sink) noexcept;
-  /// The receives that are posted here. Empty with a shared context.
+  /// The queues of this engine; empty with a shared context.
   ReceiveQueues& own() noexcept { return x_own; }
   const ReceiveQueues& own() const noexcept { return x_own; }
-  /// The same, or those of the shared context.
+  /// The queues in use: own(), or those of the shared context.
   ReceiveQueues& queues() noexcept { return *x_queues; }
   Deliveries& deliveries() noexcept { return x_deliveries; }
 
-  /// A packet: a whole message. May throw, as Sink::on_packet().
+  /// Handles a whole message in one packet. Throws as Sink::on_packet() does.
   void on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                 const std::byte* payload, size_t length);
-  /// A packet: a message whose bytes follow after the match. May throw likewise.
+  /// Handles the announcement of a message whose bytes move after the match. Throws likewise.
   void on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
               const std::byte* payload, size_t length);
 
+  /// Handles the first fragment of an eager message. Throws likewise.
+  void on_first_fragment(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                         const std::byte* payload, size_t length);
+  Fragments& fragments() noexcept { return x_fragments; }
+
   // For ReceiveQueues, about messages that came to this engine.
-  /// Gives an unexpected message to a receive. True if the receive is still there and wants
-  /// another.
+  /// Gives an unexpected message to a receive. Returns true if the receive still exists and can
+  /// take another message.
   bool accept(Receive& receive, Unexpected& message) noexcept;
   void discard(Unexpected& message) noexcept { x_unexpected.discard(message); }
   CompletionSink& sink() noexcept { return x_received; }
 
-  /// A receive that only this peer can satisfy is posted. Looked for, as hardly anyone asks.
+  /// Returns whether a posted receive names this peer. Scans the queues, as this is called rarely.
   bool waits_for(const Peer& peer) noexcept { return x_queues->has_posted_from(peer.source); }
-  /// A receive that any peer may satisfy is posted.
+  /// Returns whether a receive from any source is posted.
   bool awaits_any() noexcept { return x_queues->has_posted_from(nullptr); }
-  /// The link is down: `sending` if it is the one that the peer is sent to. True if it was needed.
+  /// Fails the receives that need a link that is down. `sending`: this endpoint sends to the peer
+  /// over it. Returns true if any operation failed.
   bool fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept;
-  /// The engine ends: what it had to do with the shared receive context ends.
+  /// The engine ends: leaves the shared receive context.
   void leave_shared(Engine& engine) noexcept;
 
  private:
@@ -63,7 +70,7 @@ class Receives {
   int place(const Receive& receive, const Buffers& target, const std::byte* payload,
             size_t length) noexcept;
 
-  hmem::DeviceMemory* const x_devices;  ///< null: all memory is the host's
+  hmem::DeviceMemory* const x_devices;  ///< null: all memory is host memory
   Peers& x_peers;
   Controls& x_controls;
   CompletionSink& x_received;
@@ -72,9 +79,10 @@ class Receives {
   ReceiveQueues* x_queues;   ///< x_own, or the shared ones
   UnexpectedMessages x_unexpected;
   Deliveries x_deliveries;
+  Fragments x_fragments;
 };
 
-// --- the fast path of a message: part of the entry points, and of Engine::on_packet() -----------
+// --- the fast path of a message, inlined into the entry points and Engine::on_packet() ----------
 
 inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept {
   Receive* receive = x_own.make(args);
@@ -85,7 +93,7 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
   return true;
 }
 
-/// place_eager() for a receive of one buffer that the message fits.
+/// place_eager() for a receive with one buffer that is large enough for the message.
 [[gnu::always_inline]] inline void Receives::place_whole(Receive& receive,
                                                          const wire::MessageHeader& header,
                                                          uint64_t source, const std::byte* payload,

@@ -15,41 +15,43 @@
 #include "util/intrusive_list.h"
 #include "util/pool.h"
 
-/// Operations in flight. All live in pools of one Engine, from post to completion.
+/// Operations in flight. They live in pools of one Engine, from post to completion.
 namespace erdma::protocol {
 
 class CompletionSink;
 class Controls;
 class Initiator;
 class Peer;
+struct Arrival;
 struct Grant;
 
-/// The operation whose transfer a link reports as done: which kind it is, and its pool handle.
+/// A token of Sink::on_done() holds the kind of the operation and its pool handle.
 enum class TokenOf : uint8_t { access, send, delivery, service };
 
 constexpr uint64_t make_token(TokenOf kind, util::PoolHandle handle) noexcept {
   return uint64_t(handle.index) | uint64_t(handle.generation) << 32 | uint64_t(kind) << 48;
 }
 
-/// For the completion of a received message.
+/// Returns FI_REMOTE_CQ_DATA, for the completion of a received message, if it has such data.
 inline uint64_t data_flag(const wire::MessageHeader& header) noexcept {
   return header.flags & wire::kHasData ? FI_REMOTE_CQ_DATA : 0;
 }
 
-/// The caller's memory for one operation.
+/// The application's memory for one operation.
 struct Buffers {
   size_t count = 0;
   size_t length = 0;
   iovec iov[transport::kMaxIov];
 };
 
-/// An operation that needs room on its peer's link. It is in at most one list of its peer.
+/// An operation that may have to wait for room on the peer's link. It is in at most one list of its
+/// peer.
 class Pending : public util::ListHook<Pending> {
  public:
-  /// 0: it is under way, or over. -FI_EAGAIN: nothing happened, the link has no room. Else it can't
-  /// be done, and finish() is to follow.
+  /// 0: the operation is under way, or over. -FI_EAGAIN: nothing happened, the link has no room.
+  /// After any other error the caller calls finish().
   virtual int start() noexcept = 0;
-  /// Ends it, and tells whoever waits for it.
+  /// Ends the operation and reports its status: to the application, to the peer, or to both.
   virtual void finish(int status) noexcept = 0;
 
  protected:
@@ -59,7 +61,7 @@ class Pending : public util::ListHook<Pending> {
 template <typename Operation>
 using PendingList = util::IntrusiveList<Operation, Pending>;
 
-/// Starts what waits for room, in order. False: the link is full again.
+/// Starts the operations that wait for room, in order. False: the link is full again.
 template <typename Operation>
 bool start_all(PendingList<Operation>& waiting) noexcept {
   while (Operation* next = waiting.front()) {
@@ -82,78 +84,79 @@ struct OneSided {
   wire::Segment segments[transport::kMaxIov];
   size_t received = 0;        ///< bytes of the result
   bool until_placed = false;  ///< FI_DELIVERY_COMPLETE
-  bool device = false;        ///< some of the memory here is not the host's
-  bool by_packets = false;    ///< it is under way, packets carry it
-  bool interrupted = false;   ///< it was under way directly, and is not to be again
-  Grant* grant = nullptr;     ///< under way directly, which uses this
-  uint64_t packet = 0;        ///< that can be retracted; 0 = there is none
+  bool device = false;        ///< part of the memory here is device memory
+  bool by_packets = false;    ///< packets of the operation are in flight
+  bool interrupted = false;   ///< direct access failed midway: use packets
+  Grant* grant = nullptr;     ///< used by the direct access under way
+  uint64_t packet = 0;        ///< names the packet that can be retracted; 0 = there is none
 
-  // Atomics. Operands, then what to compare with, lie in the Send's copy or in `small`.
+  // Atomics. The operands, then the values to compare with, lie in the Send's copy or in `small`.
   uint8_t flags = 0;  ///< wire::kFetch, wire::kCompare
   bool with_operands = false;
   wire::AtomicWord word{};
   size_t element = 0;  ///< bytes
-  size_t count = 0;    ///< elements
-  size_t sent = 0;     ///< elements
+  size_t count = 0;    ///< elements of the operation
+  size_t sent = 0;     ///< elements in the packets sent so far
   std::byte small[64];
 };
 
-/// A message or an RMA operation that could not be handed to the link at once, or that waits for
-/// the peer.
+/// A message or a one-sided operation that waits for room on the link or for the peer.
 struct Send final : Pending {
   enum class State : uint8_t {
-    queued,     ///< in Peer::queued: not on the wire yet
-    in_flight,  ///< in Peer::flying: eager, rts or request sent, waits for cts or fin
-    granted,    ///< in Peer::queued: cts arrived, the link has no room for put() yet
-    writing,    ///< in Peer::flying: the link moves the bytes
+    queued,     ///< in Peer::queued: not all packets are sent
+    in_flight,  ///< in Peer::in_flight: eager, rts or request sent; waits for cts or fin
+    granted,    ///< in Peer::queued: the cts has arrived; the link has no room for put() yet
+    writing,    ///< in Peer::in_flight: the link moves the bytes
+    written,    ///< in Peer::in_flight: the done is sent; waits for the fin (FI_DELIVERY_COMPLETE)
   };
 
   int start() noexcept override;
   void finish(int status) noexcept override;
 
-  Initiator* initiator = nullptr;  ///< what carries it out
+  Initiator* initiator = nullptr;  ///< carries the send out
   Peer* peer = nullptr;
-  OneSided* one_sided = nullptr;  ///< RMA or atomic, not a message
+  OneSided* one_sided = nullptr;  ///< null: the send is a message
   Buffers buffers;
-  std::unique_ptr<std::byte[]> copy;  ///< FI_INJECT: the message; buffers point into it
+  std::unique_ptr<std::byte[]> copy;  ///< FI_INJECT: the bytes, `buffers` points there; or operands
   uint64_t tag = 0;
   uint64_t data = 0;
   void* context = nullptr;
   uint64_t completion_flags = 0;
-  transport::RemoteKey remote_key;  ///< our memory, size 0 = none; granted: the receiver's
-  wire::RequestId receiver{};       ///< of the cts, named again in done
-  size_t granted = 0;               ///< bytes that the receiver has room for
+  transport::RemoteKey remote_key;  ///< shared memory here (size 0: none); granted: the receiver's
+  wire::RequestId receiver{};       ///< from the cts; names the delivery in done
+  size_t granted = 0;               ///< bytes for which the receiver has room
+  size_t sent = 0;                  ///< bytes of a message that fragments have taken
   State state = State::queued;
   uint8_t wire_flags = 0;
   bool rendezvous = false;
-  bool fence = false;   ///< stays queued until nothing of its peer is flying
+  bool fence = false;   ///< stays queued until no operation to the peer is in flight
   bool report = false;  ///< write a CQ entry
   bool injected = false;
-  bool owed = false;  ///< injected, and still in the caller's debt: Engine::has_injected()
-  CompletionSink* sink = nullptr;  ///< where it completes
+  bool owed = false;  ///< injected, and no link has taken it yet: counts for has_injected()
+  CompletionSink* sink = nullptr;  ///< where the operation completes
 };
 
-/// Of a message to a multi-receive buffer that its sender, or the endpoint that received it, gave
-/// up. FI_ECANCELED says of such a buffer that the application cancelled it.
+/// The error of a message to a multi-receive buffer that its sender or the receiving endpoint gave
+/// up. FI_ECANCELED would mean that the application has cancelled the buffer.
 inline constexpr int kMessageGivenUp = FI_ECONNABORTED;
 
-/// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
-/// One of one buffer and for one message needs two cache lines of it: what comes first.
+/// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer. A
+/// receive with one buffer, for one message, uses only the first two cache lines.
 struct Receive : PostedEntry {
   enum Special : uint8_t { kMulti = 1, kDevice = 2, kElsewhere = 4 };
 
   bool report = false;
-  uint8_t special = 0;     ///< of Special: what the fast path of a message does not know
+  uint8_t special = 0;     ///< bits of Special: properties that the fast path cannot handle
   bool posted = false;     ///< in the matcher
   bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
-  bool held = false;       ///< multi-receive: someone will look at it again, exhausted or not
+  bool held = false;       ///< multi-receive: Receives::accept() still uses it, do not release it
   uint64_t completion_flags = 0;
   Buffers buffers;
   union {
-    size_t used = 0;       ///< multi-receive: bytes handed out
-    CompletionSink* sink;  ///< completes elsewhere; no multi-receive
+    size_t used = 0;       ///< multi-receive: bytes given to messages
+    CompletionSink* sink;  ///< kElsewhere: where the receive completes; never multi-receive
   };
-  uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
+  uint32_t deliveries = 0;  ///< multi-receive: messages in progress
   int ended = 0;            ///< multi-receive: why it ends early; reported after its messages
 
   bool multi() const noexcept { return special & kMulti; }
@@ -164,26 +167,27 @@ struct Receive : PostedEntry {
 };
 static_assert(sizeof(Receive) == 192);
 
-/// A message that arrived before its receive.
+/// A message that arrived before a matching receive was posted.
 struct Unexpected : UnexpectedEntry {
   static constexpr size_t kInline = 64;
 
   wire::MessageHeader header{};
-  Peer* peer = nullptr;                  ///< who sent it
-  transport::Link* link = nullptr;       ///< on which it came
-  uint64_t source_address = UINT64_MAX;  ///< fi_addr_t at arrival
-  void* claimed_by = nullptr;            ///< context of FI_PEEK|FI_CLAIM
+  Peer* peer = nullptr;             ///< the sender
+  transport::Link* link = nullptr;  ///< the link on which the message came
+  void* claimed_by = nullptr;       ///< context of FI_PEEK|FI_CLAIM
   Unexpected* next_claimed = nullptr;
-  transport::RemoteKey remote_key;  ///< rts
-  int status = 0;                   ///< the sender died before its bytes could be fetched
+  transport::RemoteKey remote_key;  ///< of an rts
+  Arrival* arrival = nullptr;       ///< not null: only a part of the bytes is here
+  int status = 0;                   ///< not 0: the sender is gone, and the bytes with it
   std::unique_ptr<std::byte[]> heap;
   std::byte small[kInline];
 
   const std::byte* payload() const noexcept { return heap ? heap.get() : small; }
+  std::byte* payload() noexcept { return heap ? heap.get() : small; }
 };
 
-/// A small write or read that is with the device already: all that is left is its end. One cache
-/// line, with what its pool keeps.
+/// A small write or read that the NIC has taken and has yet to complete. It fits one cache line,
+/// together with the members of its pool.
 struct Access : util::ListHook<Access> {
   Peer* peer;
   Grant* grant;
@@ -202,7 +206,7 @@ struct Control final : Pending {
   Peer* peer = nullptr;
   wire::ControlHeader header{};
   transport::RemoteKey remote_key;
-  Send* concluded = nullptr;  ///< completes when the packet has left
+  Send* concluded = nullptr;  ///< send that completes when the link takes the packet, or null
 };
 
 }  // namespace erdma::protocol

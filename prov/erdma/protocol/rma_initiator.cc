@@ -19,7 +19,7 @@ wire::OneSidedHeader header_of(const OneSided& op, util::PoolHandle id, uint8_t 
   return {op.op, flags, id.generation, id.index, op.segments[0]};
 }
 
-/// Of a packet, in at most as many pieces as a link takes.
+/// The payload of a packet, in at most kMaxIov pieces.
 struct Payload {
   iovec iov[transport::kMaxIov];
   size_t count = 0;
@@ -36,8 +36,7 @@ struct Payload {
   }
 };
 
-/// `packet`: where the name goes of one that can be retracted, which the link can do; null: it need
-/// not be.
+/// With `packet` sends a retractable packet and stores its name there. The link must support it.
 int send_packet(transport::Link& link, const wire::OneSidedHeader& header, const Payload& payload,
                 uint64_t* packet = nullptr) noexcept {
   transport::Header encoded;
@@ -48,12 +47,13 @@ int send_packet(transport::Link& link, const wire::OneSidedHeader& header, const
   return link.send(encoded, payload.iov, payload.count, payload.length, transport::SendHint::none);
 }
 
-/// Of that little, the order of posting is kept: fi_ep_attr::max_order_*_size.
+/// Returns whether the operation is small enough to be ordered: fi_ep_attr::max_order_*_size.
 bool is_ordered(const Send& send) noexcept {
   return send.buffers.length <= transport::kAlwaysEager;
 }
 
-/// A device may execute what follows a READ before it: FI_ORDER_WAR is kept by waiting.
+/// Returns whether the operation must wait for reads under way, to keep FI_ORDER_WAR: a NIC may
+/// execute a later operation before an earlier READ.
 bool overtakes_read(const Send& send) noexcept {
   const PeerGrants* const grants = send.peer->grants.get();
   if (!grants || grants->reads == 0) return false;
@@ -91,8 +91,7 @@ bool RmaInitiator::post(const OneSidedArgs& args, Peer& peer, CompletionSink* si
   return complete;
 }
 
-/// An atomic operation takes a copy of what it was given: that is little, and may have to be sent
-/// in parts.
+/// Copies the operands of an atomic operation. They are small, and may have to be sent in parts.
 bool RmaInitiator::keep_operands(Send& send, const OneSidedArgs& args) noexcept {
   OneSided& op = *send.one_sided;
   op.flags = args.flags;
@@ -114,7 +113,7 @@ bool RmaInitiator::keep_operands(Send& send, const OneSidedArgs& args) noexcept 
   return true;
 }
 
-/// -FI_EAGAIN: what is left to be sent is sent later.
+/// -FI_EAGAIN: the packets that are not sent yet are sent later.
 int RmaInitiator::launch(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   if (overtakes_read(send)) return -FI_EAGAIN;
@@ -132,7 +131,8 @@ int RmaInitiator::launch(Send& send) noexcept {
   return rc;
 }
 
-/// Segments but the first go ahead, as one packet has no room for all and a remote key.
+/// Sends all segments but the first in a packet of their own: one packet has no room for all
+/// segments and a remote key.
 int RmaInitiator::send_segments(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   if (op.segment_count <= 1 || op.segments_sent) return 0;
@@ -175,7 +175,7 @@ int RmaInitiator::send_transfer(Send& send, bool shared, uint64_t* packet) noexc
   }
   const util::PoolHandle id = sends.id(send);
   const int rc = send_packet(link, header_of(*send.one_sided, id, flags), payload, packet);
-  // Not kept: what waits may take another link, where the remote key means nothing.
+  // The key is not kept: the send may move to another link, where it is not valid.
   if (rc != 0 && shared) {
     link.revoke(send.remote_key);
     send.remote_key.size = 0;
@@ -188,7 +188,7 @@ int RmaInitiator::send_transfer(Send& send, bool shared, uint64_t* packet) noexc
   return x_devices->gather(to, memory.iov, memory.count, 0, memory.length);
 }
 
-/// What was injected is no longer our debt, unless the target still has to fetch it.
+/// An injected operation has left this process, unless the target still has to read its bytes.
 void RmaInitiator::launched(Send& send, bool shared) noexcept {
   if (!shared) sends.clear_owed(send);
   send.one_sided->by_packets = true;
@@ -198,7 +198,7 @@ void RmaInitiator::launched(Send& send, bool shared) noexcept {
 
 // --- atomics ------------------------------------------------------------------------------------
 
-/// In as many packets as it takes: each element is an atomic operation of its own.
+/// Sends as many packets as needed. Only each element is atomic, so an operation can be split.
 int RmaInitiator::send_atomic(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   do {
@@ -208,7 +208,8 @@ int RmaInitiator::send_atomic(Send& send) noexcept {
   return 0;
 }
 
-/// Elements that lie in one segment and fit one packet. -FI_EAGAIN: nothing happened.
+/// Sends the next elements that lie in one segment and fit one packet. -FI_EAGAIN: nothing
+/// happened.
 int RmaInitiator::send_atomic_part(Send& send) noexcept {
   transport::Link& link = *send.peer->link;
   OneSided& op = *send.one_sided;
@@ -237,7 +238,8 @@ int RmaInitiator::send_atomic_part(Send& send) noexcept {
   return rc;
 }
 
-/// The peer is done. What it wrote into device memory here may not be visible yet.
+/// The peer has executed the operation. Bytes that its NIC wrote into device memory here may have
+/// to be flushed.
 void RmaInitiator::on_device_fin(Send& send, int status) noexcept {
   if (!send.one_sided->device || !send.remote_key.size || !(send.completion_flags & FI_READ))
     return sends.finish(send, status);
@@ -263,7 +265,7 @@ Grant* RmaInitiator::usable_grant(const Send& send) noexcept {
   if (op.interrupted || op.op == wire::Op::atomic || op.segment_count != 1 ||
       send.wire_flags & wire::kHasData || segment.length != length)
     return nullptr;
-  // Of nothing: a read of that from oneself may be meant to flush.
+  // An empty read by an endpoint from itself may be meant as a flush.
   const bool flushes = op.op == wire::Op::read && x_devices && send.peer->itself;
   if (length == 0 && !flushes) [[unlikely]]
     return nullptr;
@@ -271,7 +273,7 @@ Grant* RmaInitiator::usable_grant(const Send& send) noexcept {
   return grant && (length > 0 || grant->flushes) ? grant : nullptr;
 }
 
-/// -FI_EOPNOTSUPP: by packets. -FI_EAGAIN: nothing happened.
+/// -FI_EOPNOTSUPP: use packets. -FI_EAGAIN: nothing happened.
 int RmaInitiator::launch_direct(Send& send) noexcept {
   Grant* const grant = usable_grant(send);
   if (!grant) return -FI_EOPNOTSUPP;
@@ -294,14 +296,15 @@ int access_directly(Send& send, const Grant& grant, bool until_placed) noexcept 
 int RmaInitiator::access(Send& send, Grant& grant) noexcept {
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;
-  // What packets carry is executed when the target looks. An unbroken row of operations waits for
-  // them once; later ones among packets are packets, too.
+  // The target executes operations in packets when it polls, so a direct access could overtake
+  // them. With a grant that was not used yet the operation waits for the packets in flight, once;
+  // later, an operation that follows packets uses a packet, too.
   if (is_ordered(send) && peer.one_sided_packets > 0)
     return grant.fresh || grant.flushes ? -FI_EAGAIN : -FI_EOPNOTSUPP;
   if (send.buffers.length == 0) read_one_byte(send, grant);
   const int rc = access_directly(send, grant, op.until_placed);
   if (rc == -FI_EBUSY) return -FI_EOPNOTSUPP;
-  if (rc == -FI_EOPNOTSUPP || rc == -FI_EINVAL) {  // the grant is of another link, or nonsense
+  if (rc == -FI_EOPNOTSUPP || rc == -FI_EINVAL) {  // the grant is for another link, or malformed
     (op.op == wire::Op::read ? grant.reads : grant.writes) = false;
     return -FI_EOPNOTSUPP;
   }
@@ -318,7 +321,7 @@ int RmaInitiator::access(Send& send, Grant& grant) noexcept {
   return 0;
 }
 
-/// It was under way, and the link can't go on with it: packets can, from the start.
+/// The link cannot continue a direct access: packets repeat the whole operation.
 void RmaInitiator::retry(Send& send, int status) noexcept {
   OneSided& op = *send.one_sided;
   if (status == -FI_EOPNOTSUPP)
@@ -330,7 +333,7 @@ void RmaInitiator::retry(Send& send, int status) noexcept {
   sends.queue_first(send);
 }
 
-/// A read of nothing orders nothing: it takes a byte of the region with it, to nowhere.
+/// An empty READ orders nothing. The read fetches one byte of the region instead, and drops it.
 void RmaInitiator::read_one_byte(Send& send, const Grant& grant) noexcept {
   wire::Segment& segment = send.one_sided->segments[0];
   segment.address = std::min(segment.address, grant.address + grant.length - 1);
@@ -362,7 +365,7 @@ void RmaInitiator::forget(Send& send) noexcept {
   x_operations.release(op);
 }
 
-/// Bytes that were read or fetched: they come in order, and the last ones end the operation.
+/// Results come in order, and the last one ends the operation.
 void RmaInitiator::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                              const std::byte* payload, size_t length) noexcept {
   Send* send = sends.find({header.index, header.generation});
@@ -371,10 +374,8 @@ void RmaInitiator::on_result(Peer& peer, transport::Link& link, const wire::OneS
     return;
   OneSided& op = *send->one_sided;
   const Buffers& memory = send->buffers;
-  if (!op.device)
-    hmem::scatter(memory.iov, memory.count, op.received, payload, length);
-  else if (const int rc =
-               x_devices->scatter(memory.iov, memory.count, op.received, payload, length))
+  if (const int rc = hmem::scatter(op.device ? x_devices : nullptr, memory.iov, memory.count,
+                                   op.received, payload, length))
     return sends.finish(*send, rc);
   op.received += length;
   if (op.received == send->buffers.length && send->state == Send::State::in_flight)

@@ -16,14 +16,15 @@
 namespace erdma::protocol {
 namespace {
 
-/// A peer has at most 65536 operations in flight (FI_ERDMA_TX_SIZE), and those of a connection
-/// before.
+/// Most services of one peer: it has at most 65536 operations in flight (FI_ERDMA_TX_SIZE), and an
+/// earlier connection may have left as many.
 constexpr uint32_t kMaxUnserved = 2 * 65536;
-/// Results that one peer may leave untaken, where they are copies: atomics, and what is in order.
+/// Most bytes of copied results (of atomics and of ordered reads) that wait for one peer.
 constexpr size_t kMostResultBytes = size_t(64) << 20;
 
-/// A read of our own device memory that did not take the NIC's way: the driver would find what was
-/// there before the NIC wrote, and clients flush by such a read.
+/// Returns whether the request is an endpoint's read of its own device memory that should have gone
+/// through the NIC. Clients flush by such reads; a copy by the driver could return the bytes that
+/// were there before the NIC wrote.
 bool must_flush(const Peer& peer, const Request& request) noexcept {
   if (!peer.itself) return false;
   const auto* const end = request.regions + request.memory.count;
@@ -54,7 +55,8 @@ bool keep_copy(Service& service, const Buffers& bytes) noexcept {
   return true;
 }
 
-/// From `done` on, which it advances. -FI_EAGAIN: not all of it.
+/// Sends the result from byte `done` on and advances `done`. -FI_EAGAIN: a part is left, also if
+/// the link lacks the memory to connect.
 int send_result(Peer& peer, wire::RequestId initiator, const Buffers& bytes,
                 size_t& done) noexcept {
   const wire::OneSidedHeader header{wire::Op::result, 0, initiator.generation, initiator.index, {}};
@@ -66,7 +68,7 @@ int send_result(Peer& peer, wire::RequestId initiator, const Buffers& bytes,
     iovec pieces[transport::kMaxIov];
     const size_t used = hmem::slice(bytes.iov, bytes.count, done, part, pieces);
     const int rc = peer.link->send(encoded, pieces, used, part, transport::SendHint::none);
-    if (rc != 0) return rc;
+    if (rc != 0) return rc == -FI_ENOMEM ? -FI_EAGAIN : rc;
     done += part;
   }
   return 0;
@@ -99,7 +101,7 @@ void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSide
   on_transfer(peer, link, request);
 }
 
-/// All but the first, of the write or read that follows.
+/// Keeps all segments but the first of the write or read that follows.
 void RmaTarget::on_segments(Peer& peer, transport::Link& link, const std::byte* payload,
                             size_t length) {
   if (!peer.segments) peer.segments = std::make_unique<FurtherSegments>();
@@ -129,7 +131,7 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
   answer(peer, link, request, memory, true);
 }
 
-/// Some of the memory is a device's: the driver copies what packets carry at once.
+/// Part of the memory is device memory. If packets carry the bytes, the driver copies them now.
 void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& request,
                                    uint64_t access) noexcept {
   const Buffers& memory = request.memory;
@@ -157,7 +159,7 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   if (!ask.parse(request, word))
     return inbound::protocol_violation(link, "a malformed atomic operation");
   request.segments[0] = request.header.segment;
-  // All that is still to come of the operation must be permitted, before the first element changes.
+  // The rest of the operation must be permitted, too, before the first element changes.
   request.segments[0].length = word.count * ask.element;
   const uint64_t access = ask.access();
   if (const int rc = request.locate(regions(), access)) {
@@ -183,8 +185,9 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   }
 }
 
-/// Of an operation on the memory here that is over. One that fetches and modifies is a read to the
-/// endpoint (fi_endpoint.3, FI_REMOTE_READ), and to the region a write too (fi_mr.3, fi_mr_bind).
+/// Reports an operation on the memory here that is over. An atomic operation that fetches and
+/// modifies counts as a read at the endpoint (fi_endpoint(3), FI_REMOTE_READ), and as a read and a
+/// write at the region (fi_mr(3), fi_mr_bind).
 void RmaTarget::report_access(const Peer& peer, const Request& request, uint64_t access) noexcept {
   for (size_t i = 0; i < request.memory.count; ++i) {
     const auto* const end = request.regions + i;
@@ -206,7 +209,7 @@ void RmaTarget::report_access(const Peer& peer, const Request& request, uint64_t
 
 // --- bulk ---------------------------------------------------------------------------------------
 
-/// Null: the peer has been told, or has lost its link.
+/// Null: the fin with the error is sent, or the link has failed.
 Service* RmaTarget::make_service(Peer& peer, transport::Link& link,
                                  const Request& request) noexcept {
   if (peer.unserved >= kMaxUnserved)
@@ -229,7 +232,7 @@ void RmaTarget::serve(Peer& peer, transport::Link& link, Request& request) noexc
   x_peers.start(peer, peer.services, *service, !peer.services.empty());
 }
 
-/// -FI_EAGAIN: nothing happened, or the result is not all on its way.
+/// -FI_EAGAIN: nothing happened, or a part of the result is left to be sent.
 int RmaTarget::start(Service& service) noexcept {
   const Request& request = service.request;
   const Buffers& memory = request.memory;
@@ -237,7 +240,7 @@ int RmaTarget::start(Service& service) noexcept {
   if (service.answers) {
     const int rc = send_result(peer, request.initiator(), memory, service.answered);
     if (rc != -FI_EAGAIN) drop_service(service);
-    return rc == -FI_EAGAIN ? rc : 0;  // any other failure is the link's, which ends it
+    return rc == -FI_EAGAIN ? rc : 0;  // any other error is of the link, which goes down
   }
   const uint64_t token = make_token(TokenOf::service, x_services.handle(service));
   const bool writes = request.header.op == wire::Op::write;
@@ -248,7 +251,7 @@ int RmaTarget::start(Service& service) noexcept {
   return rc;
 }
 
-/// What was moved into device memory may not be visible yet.
+/// Bytes that were moved into device memory may have to be flushed.
 void RmaTarget::on_moved(util::PoolHandle handle, int status) noexcept {
   Service* const service = x_services.find(handle);
   if (!service) return;
@@ -309,9 +312,10 @@ void RmaTarget::abandon(const Region& region) noexcept {
 
 // --- results ------------------------------------------------------------------------------------
 
-/// Sends what was read or fetched. Of what finds no room a copy is made where an earlier read must
-/// not see a later write, and where the bytes do not last; a longer read that regions hold is sent
-/// from there, so that a peer that takes nothing costs no memory by that.
+/// Sends the bytes that were read or fetched. If the link has no room for all, the rest waits. It
+/// is copied if `bytes` do not outlive this call (not `lasting`), and for ordered reads, which must
+/// not see later writes. A longer read is sent from the region itself later, so that a peer that
+/// does not take its results costs no memory.
 void RmaTarget::answer(Peer& peer, transport::Link& link, const Request& request,
                        const Buffers& bytes, bool lasting) noexcept {
   if (!x_peers.reach(peer)) return;

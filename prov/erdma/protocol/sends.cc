@@ -33,7 +33,7 @@ Send* Sends::make(const SendArgs& args, Peer& peer, Initiator& initiator,
   send->sink = &sink;
   send->buffers.count = args.count;
   send->buffers.length = args.length;
-  for (size_t i = 0; i < args.count; ++i) {  // word by word: see finish()
+  for (size_t i = 0; i < args.count; ++i) {  // word by word, for the reason in finish()
     send->buffers.iov[i].iov_base = args.iov[i].iov_base;
     send->buffers.iov[i].iov_len = args.iov[i].iov_len;
   }
@@ -53,7 +53,7 @@ Send* Sends::make(const SendArgs& args, Peer& peer, Initiator& initiator,
   return send;
 }
 
-/// What was injected is the caller's again.
+/// Copies an injected operation's bytes: the caller may reuse its memory.
 bool Sends::keep_copy(Send& send, const SendArgs& args) noexcept {
   send.copy.reset(new (std::nothrow) std::byte[args.length]);
   if (!send.copy) return false;
@@ -98,7 +98,7 @@ void Sends::on_moved(util::PoolHandle handle, int status) noexcept {
   if (send) send->initiator->on_moved(*send, status);
 }
 
-/// Takes back the memory that a send shared, if it did.
+/// Revokes the memory that the send has shared, if any.
 void Sends::revoke_memory(Send& send) noexcept {
   const bool ours = send.state == Send::State::queued || send.state == Send::State::in_flight;
   if (ours && send.remote_key.size) send.peer->link->revoke(send.remote_key);
@@ -107,8 +107,8 @@ void Sends::revoke_memory(Send& send) noexcept {
 void Sends::finish(Send& send, int status) noexcept {
   revoke_memory(send);
   if (status != 0) return fail(send, status);
-  // Word by word into the entry: whoever reads wide what he wrote narrow waits for every store
-  // before it, and the last ones went to another core.
+  // Word by word into the entry. A wide load over narrow stores waits until the store buffer is
+  // empty, and its last stores went to lines of another core.
   CompletionSink& sink = *send.sink;
   void* const context = send.context;
   const uint64_t flags = send.completion_flags;
@@ -142,7 +142,7 @@ void Sends::drop(Send& send) noexcept {
   x_sends.release(send);
 }
 
-/// The caller may never learn of it: a line of log says so, one for all that a dead peer leaves.
+/// One line of log for all injected operations that the end of a peer loses.
 void Sends::lose_injected(Peer& peer, int status) noexcept {
   ++peer.injected_lost;
   if (!peer.failing) report_lost(peer, status);
@@ -150,7 +150,7 @@ void Sends::lose_injected(Peer& peer, int status) noexcept {
 
 void Sends::report_lost(Peer& peer, int status) noexcept {
   if (!peer.injected_lost) return;
-  ERDMA_NOTICE(lost_messages, EP_DATA, "%u injected messages for %s are lost: %s\n",
+  ERDMA_NOTICE(lost_messages, EP_DATA, "%u injected messages for %s are lost: %s",
                peer.injected_lost, peer.address.to_string().c_str(), fi_strerror(-status));
   peer.injected_lost = 0;
 }
@@ -159,7 +159,7 @@ bool Sends::cancel(const void* context) noexcept {
   auto& waiting = x_peers.waiting();
   for (Peer* peer = waiting.front(); peer; peer = waiting.next(*peer)) {
     for (Send* send = peer->queued.front(); send; send = peer->queued.next(*send)) {
-      const bool begun = send->one_sided && send->one_sided->sent > 0;
+      const bool begun = send->sent > 0 || (send->one_sided && send->one_sided->sent > 0);
       if (send->context != context || send->injected || begun || send->state != Send::State::queued)
         continue;
       finish(*send, -FI_ECANCELED);

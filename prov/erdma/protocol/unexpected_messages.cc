@@ -5,35 +5,44 @@
 
 #include <rdma/fi_errno.h>
 
+#include "hmem/copy.h"
+#include "protocol/fragments.h"
 #include "protocol/inbound.h"
 
 namespace erdma::protocol {
 namespace {
 
-/// Eager bytes that may come beyond the budget before the peer can know, and as many after: an
-/// honest one looks once in 64 messages.
+/// Eager bytes beyond the budget that a peer may send before it can have the budget packet, and as
+/// many after that: a peer that keeps the rules polls at least once in 1024 packets, and in 4 MiB
+/// of fragments.
 constexpr size_t kOvershoot = 8 << 20;
-/// A peer has at most 65536 sends in flight (FI_ERDMA_TX_SIZE); one that died may have left as
-/// many.
+/// Most unexpected rts of one peer: it has at most 65536 sends in flight (FI_ERDMA_TX_SIZE), and an
+/// earlier connection may have left as many.
 constexpr uint32_t kMaxUnexpectedRts = 2 * 65536;
 
 size_t cost(const Unexpected& message) noexcept {
-  return sizeof(Unexpected) + (message.heap ? size_t(message.header.length) : 0);
+  const auto bytes = size_t(message.header.length);
+  return sizeof(Unexpected) + (message.heap ? SpareBuffers::room(bytes) : 0);
 }
 
 }  // namespace
 
-Unexpected& UnexpectedMessages::store(Peer& peer, transport::Link& link,
+Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
                                       const wire::MessageHeader& header, const std::byte* payload,
                                       size_t length, Matcher& queues) {
-  Unexpected& message = make(payload, length);
+  // What former connections of the peer left here counts.
+  if (const char* const what = excess(peer))
+    return inbound::protocol_violation(link, what), nullptr;
+  const bool comes_in_packets = header.op != wire::Op::rts;
+  Unexpected& message = make(payload, length, comes_in_packets ? header.length : 0);
   message.source = peer.source;
   message.peer = &peer;
   message.link = &link;
   message.tag = header.tag;
   message.header = header;
+  if (comes_in_packets) message.header.op = wire::Op::eager;
   peer.unexpected_bytes += cost(message);
-  if (header.op == wire::Op::eager)
+  if (comes_in_packets)
     peer.eager_bytes += cost(message);
   else
     ++peer.unexpected_rts;
@@ -43,30 +52,42 @@ Unexpected& UnexpectedMessages::store(Peer& peer, transport::Link& link,
     send_budget(peer);
   }
   if (peer.holding_back) throttle(peer, link);
-  return message;
+  return &message;
 }
 
-Unexpected& UnexpectedMessages::make(const std::byte* payload, size_t length) {
-  std::unique_ptr<std::byte[]> heap(length > Unexpected::kInline ? new std::byte[length] : nullptr);
+/// `room`: bytes of the whole message.
+Unexpected& UnexpectedMessages::make(const std::byte* payload, size_t length, size_t room) {
+  SpareBuffers::Buffer heap;
+  if (room > Unexpected::kInline) heap = x_buffers.take(room);
   Unexpected* const message = x_messages.acquire();
-  if (!message) throw std::bad_alloc();
+  if (!message) {
+    x_buffers.give_back(std::move(heap), room);
+    throw std::bad_alloc();
+  }
   message->heap = std::move(heap);
-  if (length) std::memcpy(message->heap ? message->heap.get() : message->small, payload, length);
+  if (length)
+    hmem::copy_payload(message->heap ? message->heap.get() : message->small, payload, length);
   return *message;
 }
 
-/// The budget is used up, and more comes. As long as the peer cannot know, its ring has to wait,
-/// where the link can do that; what comes all the same, or after it was told, breaks the rules. In
-/// every case memory stays bounded.
+/// The budget is used up, and another message has come. While the peer cannot know of it, the link
+/// is put on hold if it supports that. A peer that sends too much in spite of that, or after the
+/// budget packet, breaks the rules and loses its link. So memory is bounded in every case.
 void UnexpectedMessages::throttle(Peer& peer, transport::Link& link) noexcept {
-  if (peer.unexpected_rts > kMaxUnexpectedRts)
-    return inbound::protocol_violation(link, "more rendezvous requests than a peer can have");
-  if (peer.eager_bytes > x_budget + 2 * kOvershoot)
-    return inbound::protocol_violation(link, "messages that it was to hold back");
+  if (const char* const what = excess(peer)) return inbound::protocol_violation(link, what);
   const bool waits = peer.budget_told || peer.held;
   if (waits || peer.eager_bytes <= x_budget + kOvershoot) return;
   peer.held = &link;
   link.hold(true);
+}
+
+/// Returns which rule the peer's unexpected messages break. Null: none.
+const char* UnexpectedMessages::excess(const Peer& peer) const noexcept {
+  if (peer.unexpected_bytes <= x_budget) return nullptr;
+  if (peer.unexpected_rts > kMaxUnexpectedRts)
+    return "more rendezvous requests than a peer can have";
+  return peer.eager_bytes > x_budget + 2 * kOvershoot ? "messages that it was to hold back"
+                                                      : nullptr;
 }
 
 void UnexpectedMessages::send_budget(Peer& peer) noexcept {
@@ -81,6 +102,7 @@ void UnexpectedMessages::release(Unexpected& message) noexcept {
     peer.eager_bytes -= cost(message);
   else
     --peer.unexpected_rts;
+  if (message.heap) x_buffers.give_back(std::move(message.heap), size_t(message.header.length));
   x_messages.release(message);
   if (peer.holding_back && peer.unexpected_bytes < x_budget / 2) {
     peer.holding_back = false;
@@ -94,7 +116,10 @@ void UnexpectedMessages::discard(Unexpected& message) noexcept {
   const bool owed =
       message.header.op == wire::Op::rts || (message.header.flags & wire::kWantFin) != 0;
   const wire::RequestId sender{message.header.index, message.header.generation};
-  if (owed && message.status == 0) x_controls.send_fin(peer, sender, 0);
+  if (message.arrival)
+    message.arrival->message = nullptr;  // its last fragment answers
+  else if (owed && message.status == 0)
+    x_controls.send_fin(peer, sender, 0);
   release(message);
 }
 

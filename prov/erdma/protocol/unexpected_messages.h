@@ -2,31 +2,35 @@
 
 #include "protocol/arguments.h"
 #include "protocol/controls.h"
+#include "protocol/spare_buffers.h"
 
 namespace erdma::protocol {
 
-/// The unexpected messages of one engine, and the budget of memory for each peer's. Beyond it the
-/// peer is told to send headers only, until there is room again.
+/// The unexpected messages of one engine. Their memory has a budget for each peer. A peer that
+/// exceeds it is told to send headers only (rts), until there is room again.
 class UnexpectedMessages {
  public:
   UnexpectedMessages(const EngineConfig& config, Controls& controls) noexcept
       : x_budget(config.unexpected_bytes), x_controls(controls) {}
 
-  /// Queues it. Throws std::bad_alloc: nothing has happened.
-  Unexpected& store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+  /// Queues a message, `length` bytes of which are here. Null: the peer keeps too much memory here
+  /// already, and its link fails. Throws std::bad_alloc, and then nothing has happened.
+  Unexpected* store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                     const std::byte* payload, size_t length, Matcher& queues);
-  /// The message is off the matcher.
+  /// Releases a message that has left the matcher.
   void release(Unexpected& message) noexcept;
-  /// The same, of one that nobody receives.
+  /// Releases a message that no receive takes, and sends the fin that its sender may wait for.
   void discard(Unexpected& message) noexcept;
 
  private:
-  Unexpected& make(const std::byte* payload, size_t length);
+  Unexpected& make(const std::byte* payload, size_t length, size_t room);
   void send_budget(Peer& peer) noexcept;
+  const char* excess(const Peer& peer) const noexcept;
   void throttle(Peer& peer, transport::Link& link) noexcept;
 
   const size_t x_budget;
   Controls& x_controls;
+  SpareBuffers x_buffers;
   util::Pool<Unexpected> x_messages;
 };
 

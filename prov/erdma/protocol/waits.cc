@@ -10,26 +10,26 @@
 namespace erdma::protocol {
 namespace {
 
-/// What is queued of one source.
+/// Receives and unexpected messages of one source.
 struct Queued {
   OpenOperations receives, early;
 };
 using BySource = std::unordered_map<const Peer*, Queued>;
 
-constexpr uint64_t kOfAccess = uint64_t(1) << 63;  ///< ids of sends and of accesses differ
+constexpr uint64_t kOfAccess = uint64_t(1) << 63;  ///< set in ids of accesses, unlike in sends'
 
 uint64_t id_of(const util::PoolHandle& handle) noexcept {
   return uint64_t(handle.index) << 16 | handle.generation;
 }
 
-/// `id`: the lower, the older.
+/// Counts one operation. The lowest `id` is the oldest operation.
 void count(OpenOperations& all, uint64_t id, uint64_t tag, uint64_t ignore,
            uint64_t bytes) noexcept {
   const bool oldest = all.count++ == 0 || id < all.id;
   if (oldest) all = {all.count, id, tag, ignore, bytes};
 }
 
-/// Tagged and other messages are numbered apart: an id tells which it is.
+/// The two matchers number their entries separately, so the lowest bit of an id says which it is.
 void look_at(Matcher& matcher, bool tagged, BySource& by_source, OpenOperations& any) {
   for (PostedEntry* entry = matcher.first_posted(); entry; entry = matcher.next_posted(*entry)) {
     if (entry->sticky) continue;
@@ -52,6 +52,8 @@ const char* what_for(const Peer& peer, const Send& send, bool up) noexcept {
       return "room";
     case Send::State::writing:
       return "bytes";
+    case Send::State::written:
+      return "delivery";
     case Send::State::in_flight:
       return send.one_sided ? "target" : "match";
   }
@@ -77,7 +79,7 @@ void look_at_sends(Peer& peer, FastRma& fast_rma, PeerWaits& waits) noexcept {
 }
 
 void look_at_deliveries(Peer& peer, PeerWaits& waits) noexcept {
-  constexpr const char* kFor[] = {"room", "bytes", "sender", "flush"};
+  constexpr const char* kFor[] = {"room", "bytes", "sender", "flush", "sender"};
   for (PendingList<Delivery>* const list : {&peer.active, &peer.starting})
     for (Delivery* one = list->front(); one; one = list->next(*one)) {
       if (waits.moving.count++ > 0) continue;

@@ -22,53 +22,58 @@ struct alignas(8) Header {
 
 /// Returned by Link::flush().
 inline constexpr int kFlushing = 1;
-/// Answer of Link::get(), put() of a region: it is over, no on_done() follows.
+/// Returned by Link::get() and put() of a region: the access is complete, no on_done() follows.
 inline constexpr int kDone = 2;
 
-/// What send() may assume.
+/// Hint of the caller of Link::send().
 enum class SendHint : uint8_t {
   none,
-  more,  ///< the caller will send more at once: a doorbell may wait
+  more,  ///< another send() follows at once: the doorbell can be rung later
+  /// More packets of the message follow as soon as there is room, the last one without this hint: a
+  /// peer that sleeps need not be woken before.
+  unfinished,
 };
 
 struct LinkLimits {
-  size_t eager;       ///< largest payload of one packet now; may grow or shrink between calls
-  bool prefers_read;  ///< rendezvous: the receiver get()s (else the sender put()s)
+  size_t eager;       ///< largest payload of a packet, in bytes; may change between calls
+  bool prefers_read;  ///< rendezvous: true: the receiver calls get(); false: the sender put()
 };
 
-/// Sends packets that can be taken back as long as the peer has not looked at them.
+/// Sends packets that can be retracted as long as the peer has not looked at them.
 class RetractableSends {
  public:
-  /// As Link::send(); `packet` names the packet. -FI_EOPNOTSUPP: not now.
+  /// As Link::send(). Stores the name of the packet in `packet`. -FI_EOPNOTSUPP: not possible now.
   [[nodiscard]] virtual int send(const Header& header, const iovec* payload, size_t count,
                                  size_t length, uint64_t& packet) noexcept = 0;
-  /// True: the peer has not looked at it, and gets nothing that was sent after it until
-  /// retracted(): soon. False: the peer has it.
+  /// True: the peer has not looked at the packet. It then gets neither this packet nor later ones
+  /// until retracted(), which must follow soon. False: the peer has the packet.
   virtual bool retract(uint64_t packet) noexcept = 0;
-  /// `executed`: the peer never gets it. Otherwise as if nothing had happened.
+  /// Ends a retraction. `executed`: the peer never gets the packet. Otherwise it gets the packet as
+  /// if there had been no retraction.
   virtual void retracted(uint64_t packet, bool executed) noexcept = 0;
 
  protected:
   ~RetractableSends() = default;
 };
 
-/// Passes descriptors to a peer of this host.
+/// Passes file descriptors to a peer on this host.
 class FilePassing {
  public:
-  /// Gives the peer a descriptor of what `file` is open for, and it a name for a packet to tell.
+  /// Passes the peer a duplicate of `file`. Returns a name, by which a packet can refer to it.
   virtual util::Result<uint32_t> pass(const util::Fd& file) noexcept = 0;
-  /// What the peer handed over by this name: once, and not after 16 later ones. -FI_EAGAIN: it is
-  /// still on its way, poll(); -FI_EOPNOTSUPP: it can't be had.
+  /// Returns the descriptor that the peer has passed under this name: once, and only while at most
+  /// 16 later ones have come. -FI_EAGAIN: it is still on its way, call poll(). -FI_EOPNOTSUPP:
+  /// there is no such descriptor.
   virtual util::Result<util::Fd> take(uint32_t name) noexcept = 0;
-  /// The peer gave the link up, though what it sent may not be delivered yet: what it had shared
-  /// is its owner's again.
+  /// True: the peer has ended the link, although packets of it may still arrive. The application
+  /// of the peer may have freed the memory that was shared over the link.
   virtual bool left() const noexcept = 0;
 
  protected:
   ~FilePassing() = default;
 };
 
-/// What a link can do that not every link can. Null: this one can't.
+/// Abilities that only some links have. Null: this link lacks it.
 struct OptionalInterfaces {
   FastAccess* fast = nullptr;
   RegionRegistrar* registrar = nullptr;
@@ -77,81 +82,88 @@ struct OptionalInterfaces {
   FilePassing* files = nullptr;
 };
 
-/// What a link looks like now, for those who look at a process that stands still.
+/// The state of a link, for users who look for the reason why a process hangs.
 struct LinkReport {
   const char* path = "";       ///< self, shm or nic
-  const char* state = "";      ///< a word
+  const char* state = "";      ///< one word
   uint64_t room = UINT64_MAX;  ///< packets that could be sent now; UINT64_MAX = unknown
 };
 
-/// One remote endpoint as seen from one local endpoint. Owned by its transport; stays valid until
+/// One remote endpoint as one local endpoint sees it. Its transport owns it; it stays valid until
 /// the transport is destroyed.
 class Link {
  public:
   virtual ~Link() = default;
 
-  /// Sends header and payload (`length` bytes in `count` pieces, at most limits().eager), copying
-  /// both before it returns. 0 = taken, and out of this process's memory or bound to leave it;
-  /// -FI_EAGAIN = no room or not connected yet, try after poll(); else the link is down or broken.
+  /// Sends header and payload (`length` bytes in `count` pieces, at most limits().eager). The
+  /// caller may reuse their memory on return. 0: the link has taken the packet, and delivers it
+  /// unless it goes down. -FI_EAGAIN: no room or not connected yet, try again after poll().
+  /// -FI_ENOMEM: nothing happened, no memory to connect. Any other error: the link is down.
   [[nodiscard]] virtual int send(const Header& header, const iovec* payload, size_t count,
                                  size_t length, SendHint hint) noexcept = 0;
   virtual LinkLimits limits() const noexcept = 0;
+  /// Returns whether a message that is longer than a packet is better sent in several packets than
+  /// by a rendezvous.
+  virtual bool prefers_fragments(size_t length) noexcept { return (void)length, false; }
 
-  /// Lets the peer access this memory until revoke(). 0, -FI_EAGAIN or a final error.
+  /// Lets the peer access this memory until revoke(). 0, -FI_EAGAIN (nothing happened) or a final
+  /// error.
   [[nodiscard]] virtual int share(const iovec* memory, size_t count, size_t length, Access access,
                                   RemoteKey& remote_key) noexcept = 0;
-  /// After return a peer that keeps the rules touches the memory no more; one that breaks them is
-  /// kept out by shared memory, but by a NIC only once the registration goes: a cached one keeps
-  /// its key. 0, or why what the peer wrote is not in it.
+  /// Ends share(). After the return a peer that keeps the rules does not access the memory. A peer
+  /// that breaks them is excluded at once by shared memory, but by a NIC only when the registration
+  /// ends: a registration in the cache keeps its key. 0, or why the bytes that the peer wrote are
+  /// not in the memory.
   virtual int revoke(const RemoteKey& remote_key) noexcept = 0;
-  /// revoke() of an offer that the peer could not take.
+  /// revoke() of memory that was shared as refusable and that the peer could not read.
   virtual void revoke_refused(const RemoteKey& remote_key) noexcept { revoke(remote_key); }
-  /// Moves bytes of the peer's memory here. 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL
-  /// for a malformed remote key; -FI_EOPNOTSUPP for a refusable one that this process can't use.
-  /// A region is accessed without the peer's processor. Up to kAlwaysEager bytes of regions are
-  /// accessed in the order of these calls, and written before any packet that is sent later; a
-  /// write or a packet may overtake a read. Of regions also kDone; -FI_EOPNOTSUPP: not over this
-  /// link; -FI_EBUSY: not now. on_done() may say both of a shared region: then any part of the
-  /// bytes was moved.
+  /// Moves bytes of the peer's memory here. 0: on_done(token) follows. -FI_EAGAIN: nothing
+  /// happened. -FI_EINVAL: the remote key is malformed. -FI_EOPNOTSUPP: this process cannot use a
+  /// refusable key.
+  ///
+  /// A region is accessed without the peer's processor. Accesses of up to kAlwaysEager bytes to
+  /// regions are executed in the order of the calls, and their writes before any packet that is
+  /// sent later; a write or a packet may overtake a read. For regions the result may also be kDone,
+  /// -FI_EOPNOTSUPP (not over this link) or -FI_EBUSY (not now). on_done() may report these two
+  /// errors for a shared region; then any part of the bytes was moved.
   [[nodiscard]] virtual int get(const RemoteRange& remote, const iovec* local, size_t count,
                                 uint64_t token) noexcept = 0;
-  /// Moves bytes from here there. `until_placed`, of a region: on_done() comes once the peer can
-  /// see the bytes, not before. Otherwise it comes once this process's memory is free and the bytes
-  /// are bound to be there ahead of what follows.
+  /// Moves bytes to the peer's memory; results as get(). With `until_placed`, for a region,
+  /// on_done() comes when the peer can see the bytes. Otherwise it comes when the local memory can
+  /// be reused, and the bytes arrive before everything that is sent later.
   [[nodiscard]] virtual int put(const RemoteRange& remote, const iovec* local, size_t count,
                                 uint64_t token, bool until_placed) noexcept = 0;
 
-  /// The device may have written to this memory, and all of that is complete: lets the processor,
-  /// or whatever the memory belongs to, see it. 0 = it does; kFlushing = on_done(token) will
-  /// follow.
+  /// Makes completed writes of the NIC to this memory visible to its owner, a processor or a GPU.
+  /// 0: they are visible. kFlushing: on_done(token) follows. Otherwise an error.
   [[nodiscard]] virtual int flush(const iovec* memory, size_t count, uint64_t token) noexcept {
     return (void)memory, (void)count, (void)token, 0;
   }
 
-  /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()
-  /// with this status follows in a later poll().
+  /// Ends the link, for example because the peer broke the rules: no further packet of it is
+  /// delivered, and on_link_down() with this status follows in a later poll().
   virtual void fail(int status) noexcept = 0;
 
-  /// False = it never was up, so that no packet of either side ever went over it.
+  /// False: the link never came up, so no packet has travelled on it in either direction.
   virtual bool was_up() const noexcept { return true; }
 
-  /// The application itself named this peer, so it may have what a stranger may not: the right to
-  /// trace this process, where CMA needs that.
+  /// The application has named this peer as a destination. The peer may then get a right that an
+  /// unknown process does not get: to trace this process, where CMA needs it.
   virtual void addressed() noexcept {}
 
-  /// While on, a transport that can leaves what the peer sends where it is: the peer finds no more
-  /// room. May be called from on_packet().
+  /// While `on`, a transport that supports it takes no packets of this peer in, so that the peer
+  /// runs out of room. May be called from on_packet().
   virtual void hold(bool on) noexcept { (void)on; }
 
   virtual LinkReport report() noexcept { return {}; }
 
-  /// What this link can do that not every link can. It does not change once the link is used.
+  /// The abilities of this link. They do not change once the link is in use.
   const OptionalInterfaces& optional() const noexcept { return x_optional; }
 
-  /// Name of the remote endpoint, in canonical form.
+  /// Address of the remote endpoint, in canonical form.
   const util::SocketAddress& address() const noexcept { return x_address; }
 
-  /// The protocol's peer; null until it sets it.
+  /// For the user of the link: the protocol keeps its Peer here. Null at first.
   void* user = nullptr;
 
  protected:

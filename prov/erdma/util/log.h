@@ -13,19 +13,21 @@ struct fi_provider;
 namespace erdma::util {
 
 /// The provider that log lines are attributed to. fi_prov_ini sets it once. It is never null:
-/// before that, and in unit tests, it is a nameless stand-in.
+/// before that, and in unit tests, it is a placeholder that has only a name.
 const fi_provider* log_provider() noexcept;
 void set_log_provider(const fi_provider* provider) noexcept;
 
-/// Does libfabric's log, or what an application put in its place, take such a line?
+/// True if libfabric's log, or a log that the application installed in its place, takes lines of
+/// this level and subsystem.
 inline bool log_takes(fi_log_level level, fi_log_subsys subsystem) noexcept {
   return fi_log_enabled(log_provider(), level, subsystem) != 0;
 }
 
-/// Of the warnings that one place in the code writes: no peer can fill the log. Thread-safe.
+/// Limits the warnings that one place in the code writes, so that no peer can fill the log.
+/// Thread-safe.
 class LineLimit {
  public:
-  /// True: `left_out` lines were not written since the last one.
+  /// True: write the line; `left_out` lines were suppressed since the last one that was written.
   bool allow(uint64_t now, unsigned& left_out) noexcept;
 
  private:
@@ -56,16 +58,18 @@ class LineLimit {
   FI_LOG(::erdma::util::log_provider(), FI_LOG_DEBUG, FI_LOG_##subsystem, __VA_ARGS__)
 
 /// A warning that a user must see (util::Cause). It goes to libfabric's log if that takes warnings,
-/// and otherwise to standard error, within the limits of tell().
-#define ERDMA_NOTICE(cause, subsystem, ...)                          \
-  do {                                                               \
-    if (::erdma::util::log_takes(FI_LOG_WARN, FI_LOG_##subsystem))   \
-      ERDMA_WARN(subsystem, __VA_ARGS__);                            \
-    else if (::erdma::util::may_tell(::erdma::util::Cause::cause))   \
-      ::erdma::util::tell(::erdma::util::Cause::cause, __VA_ARGS__); \
+/// and otherwise to standard error, within the limits of tell(). `format` is a literal without a
+/// newline; either line ends with the code of the cause.
+#define ERDMA_NOTICE(cause, subsystem, format, ...)                                        \
+  do {                                                                                     \
+    if (::erdma::util::log_takes(FI_LOG_WARN, FI_LOG_##subsystem))                         \
+      ERDMA_WARN(subsystem, format " [%s]\n" __VA_OPT__(, ) __VA_ARGS__,                   \
+                 ::erdma::util::code_of(::erdma::util::Cause::cause));                     \
+    else if (::erdma::util::may_tell(::erdma::util::Cause::cause))                         \
+      ::erdma::util::tell(::erdma::util::Cause::cause, format __VA_OPT__(, ) __VA_ARGS__); \
   } while (0)
-/// A line for users who ask what is used. It goes to libfabric's log if that takes information, and
-/// otherwise to standard error with FI_ERDMA_LOG=info.
+/// A line that tells users which transports and devices are in use. It goes to libfabric's log if
+/// that takes lines of level info, and otherwise to standard error with FI_ERDMA_LOG=info.
 #define ERDMA_ANNOUNCE(subsystem, ...)                                          \
   do {                                                                          \
     if (::erdma::util::log_takes(FI_LOG_INFO, FI_LOG_##subsystem))              \

@@ -7,11 +7,11 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// How long a receiver that could read waits for the sender's half of a copy: longer than a slot
-/// takes at a rate that is worth it.
+/// How long a receiver that could read waits for the sender's half of a copy. A slot takes less at
+/// any rate that makes copying worthwhile.
 constexpr uint64_t kSenderWait = 20'000;  // ns
 
-/// The sender is out: no later generation can help.
+/// The sender has withdrawn: no later generation can help.
 bool fatal(const Stop& stop) noexcept {
   return stop.error == ECANCELED || stop.error == EPROTO;
 }
@@ -26,10 +26,10 @@ bool is_shared(Mode mode) noexcept {
   return is_divided(mode) || mode == Mode::write_only;
 }
 
-/// True if the sender is to know of the generation that begins. Where its halves of the last ones
-/// were left to this side, whole chunks without it are faster: half the system calls, and a sender
-/// that shares this core can't hold up the end by a chunk that it claimed and has no time to move.
-/// `shared`: others use this core, so the sender's time is not idle either.
+/// True if the sender shall take part in the generation that begins. Where it left its half of the
+/// previous ones to this side, moving whole chunks alone is faster: it needs half the system calls,
+/// and a sender on this core cannot delay the end by a chunk that it claimed and has no time to
+/// move. `shared`: other threads use this core, so the sender's time is not free either.
 bool asks_sender(PathChoice& choice, const Transfer& transfer, Mode mode, bool shared) noexcept {
   if (mode == Mode::read_only || transfer.remote.index == kUnhelped) return false;
   if (is_divided(mode) && shared) return false;
@@ -91,12 +91,12 @@ Stop Generations::stop_of(const Transfer& transfer) const noexcept {
 }
 
 bool Generations::revoked(const Transfer& transfer) const noexcept {
-  if (transfer.remote.region) return x_backing.sender_left();  // enter() tells the rest
+  if (transfer.remote.region) return x_backing.sender_left();  // enter() covers the rest
   const uint16_t last = look_after_reading(x_page.revoked[transfer.remote.index]);
   return revoked_by(last, transfer.remote.generation) || x_backing.sender_left();
 }
 
-/// A tally that speaks of another generation counts as none.
+/// A tally of another generation counts as none.
 uint32_t Generations::tally_of(const SharedWord& word, const Transfer& transfer) const noexcept {
   if (!transfer.asks) return 0;
   const Tally tally = unpack_tally(load_acquire(word));
@@ -128,9 +128,9 @@ int Generations::back_slots() noexcept {
   return status;
 }
 
-/// True if this transfer may go through the slots although it could go by CMA. A sender that has
-/// not said yet whether it may write is not there to copy either; and where cores are shared, each
-/// half of a copy waits for its turn.
+/// True if this transfer may use the slots although CMA could move it. A sender that has not yet
+/// announced whether it may write is not polling, so it cannot copy either. Where cores are shared,
+/// each half of a copy waits for its turn.
 bool Generations::may_choose_copy(const Transfer& transfer) const noexcept {
   const auto write_state = WriteState(load_acquire(x_page.write_state));
   return !transfer.copy_off && !x_core.shared() && write_state != WriteState::unasked &&
@@ -138,14 +138,14 @@ bool Generations::may_choose_copy(const Transfer& transfer) const noexcept {
          x_backing.bounce_affordable() && write_state != WriteState::unknown;
 }
 
-/// One transfer at a time has the slots. Others that might want them wait, so that what is measured
-/// is the path alone.
+/// One transfer at a time has the slots. Others that might use them wait, so that the measured time
+/// is that of the path alone.
 bool Generations::must_wait(const Transfer& transfer) const noexcept {
   return x_bouncing && (next_mode(transfer) == Mode::bounce || may_choose_copy(transfer));
 }
 
-/// `mode` is what CMA permits; becomes Mode::bounce if the bytes are to be copied. 0, or why they
-/// can't be.
+/// `mode` is what CMA permits on entry; it becomes Mode::bounce if the bytes shall be copied.
+/// Returns 0, or why they cannot be.
 int Generations::choose_path(Transfer& transfer, Mode& mode) noexcept {
   if (mode == Mode::outward) {
     transfer.path = Path::cma;
@@ -169,7 +169,7 @@ int Generations::choose_path(Transfer& transfer, Mode& mode) noexcept {
   return 0;
 }
 
-/// False: has to wait for the slots, or for the sender to say whether it may write.
+/// False: the transfer must wait for the slots, or until the sender announces whether it may write.
 bool Generations::begin(Transfer& transfer) noexcept {
   Mode mode = next_mode(transfer);
   if (mode == Mode::none || must_wait(transfer)) return false;
@@ -197,9 +197,10 @@ bool Generations::begin(Transfer& transfer) noexcept {
   return true;
 }
 
-/// The state word was zero since the last generation ended. The release stores let a sender that
-/// sees any of the new values also see that zero, so it never mixes two generations. What a bounce
-/// does not look at is not written: each line costs its way from the sender and back.
+/// The state word has been zero since the last generation ended. Because of the release stores, a
+/// sender that sees any new value also sees that zero, so it never mixes two generations. Words
+/// that a bounce does not use are not written: each line costs a transfer from the sender's core
+/// and back.
 void Generations::publish(Transfer& transfer) noexcept {
   Ticket& ticket = x_page.ticket[transfer.ticket];
   TicketProgress& progress = x_page.progress[transfer.ticket];
@@ -213,7 +214,7 @@ void Generations::publish(Transfer& transfer) noexcept {
     store_release(ticket.iov[i].address, reinterpret_cast<uintptr_t>(piece.iov_base));
     store_release(ticket.iov[i].length, piece.iov_len);
   }
-  // Zeroed, so that a number from 2^32 generations ago cannot pass for this one's.
+  // Zeroed, so that a value from 2^32 generations ago cannot pass for a current one.
   if (progress.stop.load(std::memory_order_relaxed) != 0) store_release(progress.stop, 0u);
   if (transfer.state.mode == Mode::bounce) {
     store_release(x_page.consumed, pack(Tally{transfer.state.generation, 0}));
@@ -225,7 +226,7 @@ void Generations::publish(Transfer& transfer) noexcept {
   if (transfer.remote.region) x_backing.ask_for_help();
 }
 
-/// The next chunk; kNoChunk if none is left now, or the word is nonsense (then status is set).
+/// Claims the next chunk. kNoChunk: none is left now, or the word is invalid (then status is set).
 uint32_t Generations::claim(Transfer& transfer) noexcept {
   if (!transfer.asks) return claim_alone(transfer);
   SharedWord& word = x_page.progress[transfer.ticket].claim;
@@ -267,7 +268,7 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
   const auto length = size_t(std::min<uint64_t>(transfer.chunk, transfer.range.end - begin));
   const bool region = transfer.remote.region;
   if (region && !x_backing.enter(transfer.revocations_seen)) {
-    // The owner may be inside a chunk of this side's memory: that ends first.
+    // The owner may still be inside a chunk of this side's memory: that must end first.
     transfer.region_revoked = true;
     transfer.failed = index;
     return;
@@ -279,7 +280,10 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
                   reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, transfer.whose);
   if (region) x_backing.leave();
   budget.spend_chunk(length);
-  if (error == 0) return;
+  if (error == 0) {
+    if (region) x_counters.region_bytes += length;
+    return;
+  }
   transfer.failed = index;
   if (classify(error) == Failure::permission) {
     deny(x_peer, transfer.call, error, x_counters);
@@ -296,7 +300,7 @@ int Generations::move_chunks(Transfer& transfer, Budget& budget) noexcept {
       close(transfer);
       break;
     }
-    if (!transfer.asks && revoked(transfer)) {  // nobody else says so
+    if (!transfer.asks && revoked(transfer)) {  // no other word tells this side
       transfer.status = -FI_ECANCELED;
       return steps + 1;
     }
@@ -305,16 +309,16 @@ int Generations::move_chunks(Transfer& transfer, Budget& budget) noexcept {
     move_chunk(transfer, index, budget);
     ++steps;
     if (transfer.failed != Stop::kNoChunk) close(transfer);
-    // Tells at once whether that was the last one, so that the end does not wait for another poll.
+    // Close at once after the last chunk, so that the end does not wait for another poll.
     if (!transfer.closed && transfer.status == 0 && all_claimed(transfer)) close(transfer);
   }
   return steps + watch_sender(transfer);
 }
 
-/// Ends the generation once everything claimed is done or has failed.
+/// Ends the generation once every claimed chunk is done or has failed.
 int Generations::watch_sender(Transfer& transfer) noexcept {
   if (transfer.status != 0) return 0;
-  // Read before `done`: a sender that stopped has stored its last `done` before.
+  // Loaded before `done`: a sender that stops has stored its last `done` earlier.
   const Stop stop = stop_of(transfer);
   if (fatal(stop)) {
     transfer.status = -int(stop.error);
@@ -328,7 +332,7 @@ int Generations::watch_sender(Transfer& transfer) noexcept {
   if (!transfer.closed || transfer.status != 0) return 0;
   const uint32_t failed = stop.chunk != Stop::kNoChunk ? 1 : 0;
   const uint64_t over = uint64_t(tally_of(progress.done, transfer)) + failed;
-  // A sender stops at the chunk that failed: it is the last one that it took.
+  // A sender stops at the chunk that failed, so that is the last one it claimed.
   if (over > transfer.by_sender || (failed && stop.chunk != transfer.chunks - transfer.by_sender)) {
     transfer.status = -EPROTO;
     return 1;
@@ -363,8 +367,8 @@ int Generations::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   return steps ? steps : await_sender(transfer);
 }
 
-/// No slot is filled. A sender that computes may not look here for long: what it shared is read
-/// then. It may be about to fill a slot, which nobody reads any more.
+/// No slot is filled. A sender that computes may not poll for long; what it shared is then read by
+/// CMA. If it fills another slot, that slot is never read.
 int Generations::await_sender(Transfer& transfer) noexcept {
   if (!may_call(transfer)) return 0;
   const uint64_t now = x_clock.now();
@@ -380,9 +384,9 @@ int Generations::await_sender(Transfer& transfer) noexcept {
 }
 
 void Generations::end(Transfer& transfer) noexcept {
-  // A revocation that is not seen here came after the last byte was read.
+  // A revocation that this load does not see came after the last byte was read.
   if (revoked(transfer)) transfer.status = -FI_ECANCELED;
-  // Of all that was moved from here by its pid.
+  // Covers all that this side moved by pid.
   if (!x_peer.was_called(transfer.whose))
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
@@ -415,7 +419,7 @@ bool Generations::ready(const Transfer& transfer) const noexcept {
       return (transfer.remote.region && !may_call(transfer)) ||
              (next_mode(transfer) != Mode::none && !must_wait(transfer));
     case Mode::bounce:
-      // Who could read instead does not sleep until the sender comes.
+      // A receiver that could read instead does not sleep while it waits for the sender.
       return tally_of(x_page.produced, transfer) != transfer.piece || may_call(transfer);
     case Mode::write_only:
       if (!transfer.closed) return all_claimed(transfer);

@@ -17,11 +17,11 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// The words that peers probe, alone on a page that a forked child finds zeroed: a child must not
-/// pass for its parent.
+/// The words that peers probe. They have a page of their own that a forked child finds zeroed, so
+/// that the child does not pass for its parent.
 struct ProbeWords {
   uint64_t nonce;
-  std::atomic<uint64_t> scratch[kScratchWords];  ///< the first one for probe_write()
+  std::atomic<uint64_t> scratch[kScratchWords];  ///< word 0 is for probe_write()
 };
 
 uint64_t fresh_nonce() noexcept {
@@ -43,13 +43,13 @@ ProbeWords* probe_words() noexcept {
   return words;
 }
 
-/// One line at most: what holds for one call holds for the other.
+/// Both calls have the same reason, so one line is enough.
 void deny_both(CmaPeer& peer, const char* reason, bool worth_a_line) noexcept {
   peer.read = {Permission::denied, 0, reason, !worth_a_line};
   peer.write = {Permission::denied, 0, reason, true};
 }
 
-/// Why no call is worth its line in the kernel's log; null if one is.
+/// Why any call would fail and only leave a line in the kernel's log; null if a call may succeed.
 const char* hopeless(const CmaPeer& peer, const ProcFs& proc) noexcept {
   if (peer.pid <= 0) return "the peer's pid is not visible in this pid namespace";
   const int scope = proc.ptrace_scope();
@@ -84,13 +84,14 @@ void report(CmaPeer& peer, CmaVerdict& verdict, const char* call, Counters& coun
   verdict.reported = true;
   ++counters.cma_refusals;
   if (util::log_takes(FI_LOG_WARN, FI_LOG_EP_DATA)) {
-    ERDMA_WARN(EP_DATA, "%s\n", diagnosis(peer, call, verdict).c_str());
+    ERDMA_WARN(EP_DATA, "%s [%s]\n", diagnosis(peer, call, verdict).c_str(),
+               util::code_of(util::Cause::cma));
   } else if (util::may_tell(util::Cause::cma)) {
     const std::string line = summary(peer, call, verdict);
     if (!line.empty()) util::tell(util::Cause::cma, "%s", line.c_str());
   }
 } catch (const std::bad_alloc&) {
-  ERDMA_NOTICE(cma, EP_DATA, "CMA is refused: %s on process %d: %d\n", call, int(peer.pid),
+  ERDMA_NOTICE(cma, EP_DATA, "CMA is refused: %s on process %d: %d", call, int(peer.pid),
                verdict.error);
 }
 
@@ -158,7 +159,8 @@ void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noe
   if (peer.read.permission == Permission::allowed) {
     peer.write = probe_write(calls, peer);
   } else {
-    // Never write to a process that was not proven to be the peer. One line of log says it all.
+    // Never write to a process that was not proven to be the peer. The line about reading covers
+    // this.
     peer.write = {Permission::denied, 0, "the peer could not be proven: reading it failed", true};
   }
 }

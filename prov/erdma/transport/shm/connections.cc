@@ -73,6 +73,13 @@ std::shared_ptr<Connection> Connections::outbound_to(
   return nullptr;
 }
 
+std::shared_ptr<Connection> Connections::closed_here() const noexcept {
+  for (const auto& [id, connection] : x_connections)
+    if (connection->closed.load() && connection->state != ConnectionState::leaving)
+      return connection;
+  return nullptr;
+}
+
 void Connections::drop(Connection& connection) noexcept {
   if (!x_connections.erase(connection.id)) return;
   unwatch(connection);
@@ -133,7 +140,7 @@ int Connections::find_or_add_process(Connection& connection, const Greeting& the
     if (!known) return known.error();
     process = std::move(*known);
   }
-  // Who answers where one asked for a name listens there.
+  // The process that answers under a requested name listens under it.
   process->proven = process->proven || connection.name_proven ||
                     (connection.outbound && canonical(process->name) == connection.request.address);
   process->connections.push_back(&connection);
@@ -141,7 +148,7 @@ int Connections::find_or_add_process(Connection& connection, const Greeting& the
   return 0;
 }
 
-/// Or why it can't be had, also in words.
+/// On failure returns the error, and the reason in `why`.
 util::Result<std::shared_ptr<PeerProcess>> Connections::add_process(int socket, pid_t pid,
                                                                     const Greeting& theirs,
                                                                     const char** why) {
@@ -163,7 +170,7 @@ util::Result<std::shared_ptr<PeerProcess>> Connections::add_process(int socket, 
   process->expedited = theirs.expedited;
   process->waker = std::move(*waker);
   process->life = std::make_shared<PeerLife>(std::move(*pidfd), *config.clock);
-  process->connections.reserve(1);  // it is never without one
+  process->connections.reserve(1);  // a process always has a connection
   process->cma.life = process->life;
   process->cma.pid = pid;
   process->cma.identity = theirs.identity;

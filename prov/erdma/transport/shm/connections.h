@@ -20,15 +20,15 @@
 
 namespace erdma::transport::shm {
 
-/// What the connector's thread is told of a descriptor: the lowest two bits are the sort, the rest
-/// is an id.
+/// What epoll reports to the connector's thread about a descriptor: its sort in the lowest two
+/// bits, then an id.
 enum EventSort : uint64_t { kListener, kSocket, kProcess, kQuestion };
 constexpr uint64_t event_of(EventSort sort, uint64_t id) noexcept {
   return id << 2 | sort;
 }
 
-/// Why a peer's greeting is not acceptable; empty = it is. `whole`: it has the size that it has in
-/// this version.
+/// Why a peer's greeting is not acceptable; empty = it is. `whole`: its size is that of this
+/// version.
 std::string fault_of(const Greeting& theirs, bool whole, const Greeting& ours);
 
 struct ConnectorConfig {
@@ -39,24 +39,28 @@ struct ConnectorConfig {
   CmaCalls* calls;
   const util::Clock* clock;
   WakeAddress wake_socket;
-  bool expedited;  ///< this process registered for barriers
+  bool expedited;  ///< this process has registered for barriers
 };
 
-/// All control sockets of one endpoint and the processes at their other ends, and what the parts of
-/// its connector have in common. Connector's thread only, but for what never changes once it runs.
+/// All control sockets of one endpoint, the processes at their other ends, and the state that the
+/// parts of the connector share. Connector's thread only, except for members that never change once
+/// it runs.
 class Connections {
  public:
   Connections(const ConnectorConfig& with, EndpointThread& watched_by) noexcept;
 
-  /// In a host-wide scope every peer is on this host, under whichever of its IPs it is known.
+  /// In a host-wide scope every peer is on this host, whichever of the host's IP addresses it uses.
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
-  /// Of this endpoint.
+  /// The greeting of this endpoint.
   Greeting greeting() const noexcept;
 
   Connection& add(std::shared_ptr<Connection> connection);
   std::shared_ptr<Connection> find(uint64_t id) const noexcept;
   std::shared_ptr<Connection> outbound_to(const util::SocketAddress& address) const noexcept;
-  /// The caller has a share in it. Nothing if it was dropped before.
+  /// Any connection that the polling thread has closed and Quarantine::on_closed() does not know
+  /// of; null if there is none.
+  std::shared_ptr<Connection> closed_here() const noexcept;
+  /// The caller holds a reference to the connection. Does nothing if it was dropped before.
   void drop(Connection& connection) noexcept;
   void watch(const Connection& connection, uint32_t what = EPOLLIN) noexcept;
   void unwatch(const Connection& connection) noexcept;
@@ -65,7 +69,8 @@ class Connections {
   uint64_t next_deadline() const noexcept;  ///< UINT64_MAX = none
   std::vector<std::shared_ptr<Connection>> due(uint64_t now) const;
 
-  /// Finds or makes the process of a connection that greeted. 0, or why not, also in words.
+  /// Finds or makes the process of a connection that greeted. Returns 0 or an error, and the reason
+  /// in `why`.
   int find_or_add_process(Connection& connection, const Greeting& theirs, const char** why);
   std::shared_ptr<PeerProcess> process_of(uint64_t nonce) const noexcept;
   std::shared_ptr<PeerProcess> process(uint64_t id) const noexcept;
@@ -77,8 +82,8 @@ class Connections {
   ConnectorConfig config;
   const uint64_t nonce;
   const uint64_t boot;
-  /// Set before the first socket is shut down, so that a channel that is seen to end for that
-  /// reason is not made anew.
+  /// Set before the first socket is shut down, so that no peer's channel that ends for that reason
+  /// is set up again.
   std::atomic<bool> closing = false;
 
  private:

@@ -18,7 +18,7 @@ util::Result<std::unique_ptr<Connector>> Connector::start(const ConnectorConfig&
   if (const int rc = connector->x_thread.open()) return rc;
   if (const int rc = connector->x_listener.bind(connector->x_connections.config.name)) return rc;
   connector->x_orders.arm();
-  // Without it the endpoint works as well.
+  // The endpoint also works if this fails.
   if (const int questions = config.options.questions; questions >= 0)
     (void)connector->x_thread.watch(questions, event_of(kQuestion, 0), EPOLLIN | EPOLLET);
   if (config.options.background)
@@ -46,28 +46,35 @@ int Connector::trust(const util::SocketAddress& peer) noexcept {
 
 void Connector::close(const std::shared_ptr<Connection>& connection, int status) noexcept {
   connection->closed.store(true);
-  // Best effort: the shutdown says it too, even where a forked child still holds the socket. Of an
-  // outbound channel it also says that this process writes into the peer's memory no more; of an
-  // inbound one we wait for the peer to say so.
+  // The bye is best effort: the shutdown conveys the end too, even where a forked child still holds
+  // the socket. The shutdown of an outbound channel also tells that this process no longer writes
+  // into the peer's memory. For an inbound channel this side waits until the peer tells the same.
   if (connection->process) (void)send_control(connection->socket, ControlType::bye, status);
   ::shutdown(connection->socket.get(), connection->outbound ? SHUT_RDWR : SHUT_WR);
-  (void)x_orders.try_post({Order::Type::close, {}, connection});
+  if (x_orders.try_post({Order::Type::close, {}, connection})) x_orders.ask();
 }
 
 void Connector::stop_listening() noexcept {
   x_connections.closing = true;
-  (void)x_orders.try_post({Order::Type::stop_listening});
+  if (x_orders.try_post({Order::Type::stop_listening})) x_orders.ask();
 }
 
 void Connector::on_orders() {
   x_orders.arm();
+  if (x_orders.take_question()) obey_flags();
   for (Order& order : x_orders.take()) {
     if (guarded("connecting", [&] { obey(order); })) continue;
     if (order.type == Order::Type::connect)
       x_handshake.fail(order.request, -FI_ENOMEM);
     else
-      x_orders.post(std::move(order));  // once more: nobody hears that it failed
+      x_orders.post(std::move(order));  // try again, since no other part learns of the failure
   }
+}
+
+/// An order to close found no memory. Flags of what is to be closed say the same.
+void Connector::obey_flags() noexcept {
+  if (x_connections.closing) x_listener.close();
+  while (const auto connection = x_connections.closed_here()) x_quarantine.on_closed(*connection);
 }
 
 void Connector::obey(const Order& order) {

@@ -15,31 +15,31 @@
 
 namespace erdma::transport::shm {
 
-/// The background thread of one endpoint, and what the polling thread asks of it: listens,
-/// connects, shakes hands, reads control sockets, watches for deaths. Tells the polling thread by
-/// mail only.
+/// The background thread of one endpoint, and the polling thread's interface to it. It listens,
+/// connects, shakes hands, reads control sockets and watches for deaths. It reports to the polling
+/// thread by mail only.
 class Connector final : private EndpointThread::Work {
  public:
   static util::Result<std::unique_ptr<Connector>> start(const ConnectorConfig& config);
   ~Connector();
 
-  /// In a forked child: closes descriptors. Not followed by destruction.
+  /// In a forked child: closes descriptors. The object is never destroyed afterwards.
   void abandon() noexcept;
 
   const util::SocketAddress& name() const noexcept { return x_connections.config.name; }
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept {
     return x_connections.canonical(address);
   }
-  /// Polling thread: begins to connect; out_up or out_failed will come.
+  /// Polling thread: begins to connect; out_up or out_failed follows by mail.
   int connect(const ConnectRequest& request) noexcept;
   /// Polling thread: the application itself addressed this peer. 0 or -FI_ENOMEM.
   int trust(const util::SocketAddress& peer) noexcept;
-  /// Polling thread: says bye with `status` and ends the channel. No more mail matters.
+  /// Polling thread: says bye with `status` and ends the channel. Later mail about it is ignored.
   void close(const std::shared_ptr<Connection>& connection, int status) noexcept;
-  /// Polling thread: takes no more connections.
+  /// Polling thread: accepts no more connections.
   void stop_listening() noexcept;
-  /// Where there is no thread (Options::background): what it would do about one event, at most.
-  /// False: there was none.
+  /// Where there is no thread (Options::background): handles at most one event in its place. False:
+  /// there was none.
   bool step() noexcept { return x_thread.step(); }
 
  private:
@@ -52,6 +52,7 @@ class Connector final : private EndpointThread::Work {
   explicit Connector(const ConnectorConfig& config);
   void on_orders() override;
   void obey(const Order& order);
+  void obey_flags() noexcept;
   void on_event(uint64_t event) override;
   void on_readable(Connection& connection);
   void on_time() override;

@@ -12,18 +12,18 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// A process closes its sockets a moment before its pidfd tells of its exit.
+/// A process closes its sockets shortly before its pidfd reports its exit.
 constexpr uint64_t kExitGrace = 100'000'000;
 
-/// Honest peers wait for an answer to the few things that they ask.
+/// Honest peers wait for the answer to each of their few requests.
 constexpr uint32_t kMaxUnread = 64;
 
-/// What a peer may report of itself in a bye: it closed in order, or it failed of whatever reason.
+/// The status that a peer may report in its bye: an orderly close, or a failure of any kind.
 int bye_status(int value) noexcept {
   return value == -FI_ESHUTDOWN ? value : -FI_ECONNRESET;
 }
 
-/// Calls `step` for each connection of the process. What it reads may end any of them.
+/// Calls `step` for each connection of the process. `step` may end any of them.
 template <typename Step>
 void each_of(const PeerProcess& process, Step&& step) {
   for (uint64_t last = 0;;) {
@@ -52,7 +52,7 @@ void ControlReader::on_readable(Connection& connection) {
       ERDMA_NOTICE(
           descriptors, EP_CTRL,
           "cannot take what %s shares: too many open files; raise RLIMIT_NOFILE (ulimit -n); "
-          "closed\n",
+          "closed",
           connection.process->name.to_string().c_str());
       return lose(connection, -FI_EMFILE);
     }
@@ -65,12 +65,12 @@ void ControlReader::on_readable(Connection& connection) {
   }
 }
 
-/// It may come again: what it names is copied meanwhile.
+/// The peer may pass the file again; what it names is copied meanwhile.
 void ControlReader::report_lost_file(const Connection& connection) noexcept {
   if (std::exchange(x_lost_file_logged, true)) return;
   ERDMA_NOTICE(descriptors, EP_CTRL,
                "cannot take GPU memory that %s shares: too many open files; raise RLIMIT_NOFILE "
-               "(ulimit -n); its messages are copied through host memory\n",
+               "(ulimit -n); its messages are copied through host memory",
                connection.process->name.to_string().c_str());
 }
 
@@ -96,7 +96,7 @@ bool ControlReader::handle(Connection& connection, const Control& control, util:
   }
 }
 
-/// What the polling thread has to know. False = no honest peer says that here.
+/// Passes a message to the polling thread. False = no honest peer sends it here.
 bool ControlReader::handle_mail(Connection& connection, const Control& control, util::Fd fd) {
   const bool by_sender = control.type == ControlType::promote || control.type == ControlType::file;
   if (by_sender == connection.outbound) return false;
@@ -129,7 +129,7 @@ void ControlReader::read_controls(uint64_t nonce) {
 }
 
 void ControlReader::on_hang_up(Connection& connection) {
-  // Perhaps it executes another program now: nothing of that is to be touched.
+  // The process may have executed another program, whose memory must not be touched.
   if (!connection.closed.load()) connection.process->life->suspend();
   if (connection.process->life->pidfd() < 0) return lose(connection, -FI_ECONNRESET);
   x_connections.unwatch(connection);
@@ -143,7 +143,7 @@ void ControlReader::on_exit(uint64_t process_id) {
   x_connections.unwatch_exit(*process);
   process->life->suspend();
   each_of(*process, [this](Connection& connection) {
-    // A goodbye that it sent before it exited is still to be read.
+    // The peer may have sent a bye before it exited.
     on_readable(connection);
     const ConnectionState state = connection.state;
     if (!x_connections.find(connection.id)) return;
@@ -153,9 +153,9 @@ void ControlReader::on_exit(uint64_t process_id) {
   });
 }
 
-// The peer hears of it even while nobody polls here. But the socket of an outbound channel is shut
-// down by the polling thread only (Connector::close), which may be writing into the peer's memory
-// just now.
+// The bye reaches the peer even while this process does not poll. The socket of an outbound
+// channel, however, is shut down only by the polling thread (Connector::close), which may be
+// writing into the peer's memory at this moment.
 void ControlReader::lose(Connection& connection, int status) {
   Mail mail{Mail::Type::lost, connection.shared_from_this()};
   mail.status = status;

@@ -14,7 +14,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// Up to here one call on the spot; what is longer moves in poll(), and a peer that polls helps.
+/// Up to this length one call moves the bytes at once. Longer accesses move in poll(), where a
+/// polling peer helps.
 constexpr size_t kAtOnce = size_t{32} * 1024;
 
 bool is_region(const RemoteKey& remote_key) noexcept {
@@ -43,9 +44,9 @@ DirectAccess::DirectAccess(LinkContext& context, OutChannel& out,
       x_in(in),
       x_phase(phase) {}
 
-// What was denied at run time stays so.
+// What was denied at run time stays denied.
 void DirectAccess::learn(const Mail& mail, bool first) noexcept {
-  // A verdict on one call does not repeat the warning about the other.
+  // A verdict about one call does not repeat the warning about the other.
   const bool reported = !first && x_peer.read.reported && x_peer.read.error == mail.cma.read.error;
   x_peer = mail.cma;
   if (reported) x_peer.read.reported = true;
@@ -108,9 +109,10 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   peer_gate.leave();
   if (remote.length > kAtOnce)
     return x_in->access(call, region, remote.offset, local, count, remote.length, token);
-  // Whose memory it was is not known while the pid may have been another's: the link will end.
+  // While the pid may belong to another process, it is unknown whose memory was accessed: the link
+  // will end.
   if (error == ESRCH || (error == 0 && !x_peer.was_called(whose))) return -FI_EBUSY;
-  if (error == 0) return kDone;
+  if (error == 0) return x_counters.region_bytes += remote.length, kDone;
   if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
   return -FI_EOPNOTSUPP;
 }

@@ -14,12 +14,12 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr uint64_t kHandshakeTimeout = 5'000 * util::kMillisecond;
-/// How long a connect is tried again where the peer listens but drops the connection, or where this
-/// process has no memory for it.
+/// How long a connect is retried where the peer listens but drops the connection, or where this
+/// process lacks memory for it.
 constexpr uint64_t kRetries = 5'000 * util::kMillisecond;
 constexpr uint64_t kMaxBackoff = 50 * util::kMillisecond;
 
-/// It has a connection that is not over.
+/// True if the process has a connection that is not over.
 bool speaks(const PeerProcess& process) noexcept {
   return std::any_of(process.connections.begin(), process.connections.end(),
                      [](const Connection* connection) {
@@ -34,13 +34,14 @@ const char* remedy(int status) noexcept {
 
 }  // namespace
 
-// One outbound channel per peer. Mail of one that connect_back() made answers whatever attempt is
-// under way; that of another names the attempt, which may be over by now.
+// There is one outbound channel per peer. The mail about a channel that connect_back() made answers
+// whichever attempt is under way. Other mail names its attempt, which may already be over.
 void Handshake::begin(const ConnectRequest& request, util::Fd socket) {
   if (const auto begun = x_connections.outbound_to(request.address)) {
     const bool up = begun->state == ConnectionState::up;
     if (!up) begun->request = request;
-    // What is up and was not asked for is in the mail, if the polling thread has not closed it.
+    // A channel that is up and was not requested is in the mail, unless the polling thread has
+    // closed it.
     if (!up || (!begun->request.link && !begun->closed.load())) return;
   }
   auto connection = std::make_shared<Connection>();
@@ -52,7 +53,7 @@ void Handshake::begin(const ConnectRequest& request, util::Fd socket) {
   try_connect(x_connections.add(connection));
 }
 
-// Whoever sends here is owed answers, and may wait for one while nobody polls here.
+// A peer that sends here needs a channel for answers, perhaps while this process does not poll.
 void Handshake::connect_back(const util::SocketAddress& peer, util::Fd socket) {
   const util::SocketAddress address = x_connections.canonical(peer);
   if (!x_connections.closing && !x_connections.outbound_to(address))
@@ -79,7 +80,7 @@ void Handshake::connect_once(Connection& connection) {
                                   : connect_as_peer(connection.request.address);
   if (!socket) {
     const int status = socket.error();
-    const bool soon = status == -FI_EAGAIN;  // its queue is full: it exists
+    const bool soon = status == -FI_EAGAIN;  // the listener's queue is full, so it exists
     if (soon || status == -FI_ECONNREFUSED)
       return retry_or_fail(
           connection, -FI_ECONNREFUSED,
@@ -148,7 +149,7 @@ void Handshake::refuse_silently(Connection& connection) {
 
 void Handshake::on_hello(Connection& connection) {
   const Greeting ours = x_connections.greeting();
-  Hello hello{ours};  // what a short one leaves out is right
+  Hello hello{ours};  // fields that a short message lacks stay valid
   Received received = receive(connection.socket.get(), &hello, sizeof(hello));
   if (received.bytes == -EAGAIN) return;
   if (received.bytes <= 0) {
@@ -187,7 +188,7 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   if (send_message(connection.socket.get(), &welcome, sizeof(welcome), &place->fd, 1))
     return x_control.lose(connection, -FI_ECONNRESET);
   x_negotiation.begin(connection);
-  // Without memory for it the polling thread connects once it has something to send.
+  // If memory runs out here, the polling thread connects once it has something to send.
   guarded("connecting", [&] { connect_back(connection.process->name, std::move(back)); });
 }
 
@@ -201,12 +202,12 @@ void Handshake::on_welcome(Connection& connection) {
   const util::AddressText peer = connection.request.address.to_string();
   const std::string fault = fault_of(welcome.greeting, received.bytes == sizeof(welcome), ours);
   if (!fault.empty() || welcome.status) {
-    ERDMA_NOTICE(peer_lost, EP_CTRL, "no connection with %s: %s\n", peer.c_str(),
+    ERDMA_NOTICE(peer_lost, EP_CTRL, "no connection with %s: %s", peer.c_str(),
                  fault.empty() ? "it refused" : fault.c_str());
     return fail(connection, -FI_ECONNREFUSED);
   }
   if (received.truncated) {
-    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot take what %s shares%s\n", peer.c_str(),
+    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot take what %s shares%s", peer.c_str(),
                  remedy(-FI_EMFILE));
     return fail(connection, -FI_EMFILE);
   }
@@ -215,7 +216,8 @@ void Handshake::on_welcome(Connection& connection) {
   accept_welcome(connection);
 }
 
-/// What throws comes first: it is called again, as the peer knows of the connection already.
+/// Steps that may throw come first: this function is then called again, because the peer already
+/// considers the connection established.
 void Handshake::accept_welcome(Connection& connection) {
   const Welcome& welcome = connection.welcome;
   const char* why = nullptr;
@@ -237,9 +239,9 @@ void Handshake::accept_welcome(Connection& connection) {
   post_up(std::move(mail));
 }
 
-/// 0 if the process at the other end of `connection` may use this name: the kernel lets one socket
-/// listen under it. -FI_ECONNREFUSED: nobody does; -FI_EACCES: another process does. `back` is the
-/// connection by which that was found out.
+/// 0 if the process at the other end of `connection` may use this name: the kernel lets only one
+/// socket listen under it. -FI_ECONNREFUSED: no socket does; -FI_EACCES: another process's does.
+/// `back` is the connection that was made to find out.
 int Handshake::check_name(Connection& connection, const util::SocketAddress& name, uint64_t nonce,
                           util::Fd& back) {
   const util::SocketAddress address = x_connections.canonical(name);
@@ -254,7 +256,7 @@ int Handshake::check_name(Connection& connection, const util::SocketAddress& nam
   const bool asked = begun && begun->state == ConnectionState::awaiting_welcome;
   if (!asked) {
     auto socket = connect_as_peer(address);
-    // A full queue proves nothing: good enough for a name that nobody here uses.
+    // A full queue proves nothing; that is acceptable for a name that no known peer uses.
     if (!socket && socket.error() != -FI_ECONNREFUSED) return taken ? -FI_EACCES : 0;
     if (!socket) return -FI_ECONNREFUSED;
     back = std::move(*socket);
@@ -280,7 +282,7 @@ void Handshake::on_deadline(Connection& connection) {
     ERDMA_INFO(EP_CTRL, "closed a connection that sent nothing for 5 s\n");
     return x_connections.drop(connection);
   }
-  // Stopped or very slow is not dead: its socket tells when it is.
+  // A stopped or very slow peer is not dead; its socket reports when it is.
   ERDMA_INFO(EP_CTRL, "%s does not answer yet; waiting\n",
              connection.request.address.to_string().c_str());
 }

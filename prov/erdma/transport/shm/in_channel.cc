@@ -15,7 +15,7 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr uint64_t kEntriesPerPoll = 64;
-constexpr int kDrainsAtEnd = 8;               ///< more than both rings hold
+constexpr int kDrainsAtEnd = 8;               ///< more drains than both rings can fill
 constexpr uint64_t kQuietWait = 100'000'000;  // ns
 
 template <typename Settled>
@@ -40,18 +40,21 @@ int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
   uint64_t count = 0;
   bool previews = false;
+  bool left = false;  // the next drain() tries the entry again
   RingEntry entry;
   try {
     while (count < kEntriesPerPoll && x_intake <= Intake::ending && ring.next(entry)) {
-      if (count == 1) previews = sink.wants_previews();  // one alone has none to look ahead to
+      if (count == 1) previews = sink.wants_previews();  // a single entry has none to look ahead to
       if (previews) [[unlikely]]
         if (const std::byte* header = ring.following()) sink.on_preview(x_link, header);
       if (entry.kind == Kind::packet) [[likely]] {
         sink.on_packet(x_link, entry.header, entry.payload, entry.length);
       } else if (const Next then = handle(entry, sink); then != Next::more) {
-        if (then == Next::wait) break;
+        left = then == Next::later;
+        if (then == Next::wait || left) break;
         if (then == Next::broken)
           x_context.ends.break_link(x_link, "its ring holds an invalid entry");
+        x_brought = x_brought || count;
         return int(count + 1);
       }
       ++count;
@@ -59,7 +62,10 @@ int InChannel::drain(Sink& sink) noexcept {
     }
   } catch (const std::bad_alloc&) {
     say_out_of_memory("taking a packet");
-    x_lacks_memory = true;
+    left = true;
+  }
+  if (left) [[unlikely]] {
+    x_left = true;
     ring.stay(entry);
     if (!hot()) x_context.channels.watch(*this);
   }
@@ -82,10 +88,10 @@ void InChannel::hold(bool on) noexcept {
 bool InChannel::deliver_rest(Sink& sink) noexcept {
   if (x_intake != Intake::stopped) x_intake = Intake::ending;
   for (int i = 0; i < kDrainsAtEnd; ++i) {
-    x_lacks_memory = false;
+    x_left = false;
     if (!drain(sink)) break;
   }
-  return !x_lacks_memory;
+  return !x_left;
 }
 
 void InChannel::end() noexcept {
@@ -109,7 +115,7 @@ InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) {
     case Kind::retractable:
       if (hot() && !x_current->take()) return Next::wait;
       [[fallthrough]];
-    case Kind::taken:  // it lacked memory before
+    case Kind::taken:  // on_packet() lacked memory before
       if (!hot()) return Next::broken;
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
       return Next::more;
@@ -131,6 +137,8 @@ InChannel::Next InChannel::switch_ring() noexcept {
     x_current = &x_hot->ring;
     x_last_active = x_context.channels.count_entries(1);
     x_context.channels.watch(*this);
+    // The sender ignores a request that comes before it has begun to use the ring.
+    if (x_demoting) ask_to_demote();
   } else {
     x_current = &x_cold;
     x_demoting = false;
@@ -138,7 +146,7 @@ InChannel::Next InChannel::switch_ring() noexcept {
     x_hot.reset();
     x_context.channels.unwatch(*this);
     x_context.channels.watch(*this);
-    x_context.channels.give_back();
+    x_context.channels.give_back(*this);
   }
   return Next::switched;
 }
@@ -146,7 +154,9 @@ InChannel::Next InChannel::switch_ring() noexcept {
 InChannel::Next InChannel::on_write_entry(const RingEntry& entry, Sink& sink) {
   RemoteWrites* const writes = x_link.remote_writes();
   if (!writes) throw std::bad_alloc();
-  return writes->on_entry(entry, sink) ? Next::more : Next::broken;
+  using Taken = RemoteWrites::Taken;
+  const Taken taken = writes->on_entry(entry, sink);
+  return taken == Taken::yes ? Next::more : taken == Taken::later ? Next::later : Next::broken;
 }
 
 bool InChannel::sends_a_lot(int count) noexcept {
@@ -207,7 +217,7 @@ bool InChannel::sender_left() const noexcept {
   return look_after_reading(place.chunk->controls[place.index].left) == uint32_t(Leave::yes);
 }
 
-// The dead claim chunks and never say that they are written: their writes ended with them.
+// A dead peer may have claimed chunks that it never reports as written; its writes ended with it.
 bool InChannel::sender_dead() const noexcept {
   return x_connection->process->life->exited();
 }
@@ -229,8 +239,8 @@ void InChannel::end_writes(util::PoolHandle target, Sink& sink, int status) noex
   x_bulk->cancel(sink, status, group);
 }
 
-// A sender with shared memory sleeps with `waiting` set; a ticket was published. Once per step of
-// a bulk transfer a fence does not matter.
+// A sender with shared memory sleeps with `waiting` set, and a ticket was published. The fence does
+// not matter once per step of a bulk transfer.
 void InChannel::wake_waiting_sender() noexcept {
   const bool hot_waits = x_hot && x_hot->ring.take_sleeper();
   if (x_cold.take_sleeper() || hot_waits) x_connection->process->waker.ring();

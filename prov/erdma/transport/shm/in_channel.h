@@ -17,59 +17,61 @@ namespace erdma::transport::shm {
 class ShmLink;
 struct LinkContext;
 
-struct BulkInTag;  ///< has large transfers under way
+struct BulkInTag;  ///< the channel has large transfers under way
 
-/// What one peer sends here: its cold ring, sometimes a hot one, and bulk transfers that this side
+/// What one peer sends here: its cold ring, sometimes a hot ring, and bulk transfers that this side
 /// drives. Polling thread only. Invariant: a peer uses one of its rings at a time; the switch is
-/// the last entry of the one it leaves.
+/// the last entry in the ring that it leaves.
 class InChannel final : public util::ListHook<BulkInTag> {
  public:
   InChannel(LinkContext& context, ShmLink& link, std::shared_ptr<Connection> connection) noexcept;
 
   bool hot() const noexcept { return x_current != &x_cold; }
   bool ready() const noexcept { return x_current->ready(); }
-  /// Of what is ready: its sender says what becomes of it, and wakes us.
+  /// The next entry is retracted: its sender will decide about it and then wake this side.
   bool parked() const noexcept { return x_current->parked(); }
   /// Delivers what has arrived, within bounds. Returns the number of entries.
   int drain(Sink& sink) noexcept;
 
   /// Delivers nothing more.
   void stop() noexcept { x_intake = Intake::stopped; }
-  /// Leaves entries in their ring, or goes on; without effect once the channel ends.
+  /// Leaves entries in their ring, or delivers them again. No effect once the channel ends.
   void hold(bool on) noexcept;
-  /// Delivers everything that is in the ring, held or not. False: some of it waits for memory.
+  /// Delivers everything in the ring, held or not. False: some entries wait for memory, or
+  /// for room on the control socket.
   bool deliver_rest(Sink& sink) noexcept;
-  /// Nobody looks for it any more, and nothing that it shared is accessed.
+  /// The ring is no longer polled, and the peer begins no access to what was shared with it.
   void end() noexcept;
 
   /// Gives the sender a hot ring. 0 or negative errno.
   int grant_hot() noexcept;
-  /// `count` entries came through the cold ring. True = often enough that a hot one pays.
+  /// `count` entries came through the cold ring. True: often enough that a hot ring pays.
   bool sends_a_lot(int count) noexcept;
-  /// There is no memory for one: ask again after a while, and after a longer one each time.
+  /// There is no memory for a hot ring: ask again later, after a longer pause each time.
   void put_off_promotion() noexcept;
   void ask_to_demote() noexcept;
   bool granted() const noexcept { return bool(x_hot); }
   bool demoting() const noexcept { return x_demoting; }
   uint64_t last_active() const noexcept { return x_last_active; }
-  /// Something came or is about to.
+  /// Something has arrived or is about to arrive.
   bool in_use() const noexcept { return x_brought || ready() || (x_bulk && x_bulk->active()); }
 
-  // As of InBulk.
+  // As in InBulk.
   int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
   int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
-  /// What was shared with the peer.
+  /// Counts the peer's accesses to what was shared with it.
   OwnerGate& owner_gate() noexcept { return x_owner_gate; }
-  /// It may be inside an access to that.
+  /// The peer may be inside an access to a shared region.
   bool regions_in_use() noexcept { return x_owner_gate.inside() && !sender_dead(); }
-  InBulk* bulk() const noexcept { return x_bulk.get(); }  ///< null: there was none yet
-  /// The peer begins no access to local memory any more. False: one may be under way.
+  /// Null: there has been no large transfer.
+  InBulk* bulk() const noexcept { return x_bulk.get(); }
+  /// Stops the peer from beginning accesses to local memory. False: an access may be under way.
   bool quiesce() noexcept;
-  /// Waits for that, a tenth of a second at most: only where the caller cannot come again.
+  /// Waits for that, a tenth of a second at most; only for callers that cannot call again later.
   void await_quiet() noexcept;
-  /// Ends the peer's writes to this target and nothing else; waits likewise.
+  /// Ends the peer's writes to this target and no others; waits in the same way.
   void end_writes(util::PoolHandle target, Sink& sink, int status) noexcept;
   /// The sender gave the channel up.
   bool sender_left() const noexcept;
@@ -80,7 +82,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
 
  private:
   static constexpr uint32_t kPromoteAfter = 16;
-  static constexpr uint32_t kAskAgainAfter = 1024;  ///< when that had no effect
+  static constexpr uint32_t kAskAgainAfter = 1024;  ///< entries, after a request without effect
   static constexpr uint32_t kLongestPause = 1 << 24;
 
   /// A hot ring, while it is granted.
@@ -88,11 +90,17 @@ class InChannel final : public util::ListHook<BulkInTag> {
     Memfd segment;
     RingReceiver ring;
   };
-  enum class Next : uint8_t { more, switched, broken, wait };
-  /// What becomes of entries.
+  enum class Next : uint8_t {
+    more,
+    switched,
+    broken,
+    wait,   ///< its sender decides about the entry
+    later,  ///< this side cannot take the entry now
+  };
+  /// What happens to entries.
   enum class Intake : uint8_t {
     open,
-    ending,   ///< all that is there is delivered
+    ending,   ///< everything in the ring is delivered
     held,     ///< they stay in their ring
     stopped,  ///< for good
   };
@@ -107,8 +115,8 @@ class InChannel final : public util::ListHook<BulkInTag> {
   RingReceiver* x_current;
   Intake x_intake = Intake::open;
   bool x_demoting = false;
-  bool x_lacks_memory = false;  ///< a drain() since it was cleared left an entry for want of memory
-  bool x_brought = false;       ///< an entry was delivered
+  bool x_left = false;     ///< a drain() since the last clear left an entry that it could not take
+  bool x_brought = false;  ///< an entry was delivered
   LinkContext& x_context;
   ShmLink& x_link;
   uint64_t x_last_active = 0;

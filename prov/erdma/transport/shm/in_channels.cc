@@ -11,7 +11,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// A hot peer gives up its ring once this many entries came from others since its last.
+/// A peer gives up its hot ring once this many entries have come from others since its last.
 constexpr uint64_t kIdleEntries = 1024;
 
 uint64_t bit_of(const InChannel& channel) noexcept {
@@ -28,7 +28,7 @@ int InChannels::drain(Chunk& chunk, Sink& sink) noexcept {
   uint64_t bits = std::exchange(chunk.again, 0);
   if (chunk.shared->ready.load(std::memory_order_relaxed))
     bits |= exchange_acq_rel(chunk.shared->ready, 0u);
-  // Upcalls may make x_chunks grow: `chunk` is not touched while they run.
+  // Upcalls may make x_chunks grow, so `chunk` is not used while they run.
   const auto at = size_t(&chunk - x_chunks.data());
   int moved = 0;
   uint64_t again = 0;
@@ -37,8 +37,8 @@ int InChannels::drain(Chunk& chunk, Sink& sink) noexcept {
     InChannel* channel = x_chunks[at].channels[index];
     if (channel && channel->owner_gate().take_help()) [[unlikely]]
       channel->link().help();
-    // Not known yet: its mail is on the way and makes us look again. Hot: what is in the cold ring
-    // comes after what is in the hot one.
+    // Unknown channel: its mail is on the way, and handling it looks into the ring again. Hot: the
+    // entries in the cold ring follow those in the hot ring.
     if (!channel || channel->hot()) continue;
     const int count = channel->drain(sink);
     moved += count;
@@ -80,39 +80,68 @@ void InChannels::forget(InChannel& channel) noexcept {
     chunk->channels[channel.connection()->place.index] = nullptr;
   unwatch(channel);
   std::erase(x_waiting, &channel);
-  if (channel.granted()) give_back();
+  std::erase(x_unbegun, &channel);
+  if (channel.granted()) give_back(channel);
 }
 
 void InChannels::watch(InChannel& channel) noexcept {
-  if (channel.hot())
-    x_hot.push_back(&channel);  // promote() made room
-  else if (Chunk* chunk = chunk_of(channel))
+  if (channel.hot()) {
+    std::erase(x_unbegun, &channel);
+    x_hot.push_back(&channel);  // promote() reserved the space
+  } else if (Chunk* chunk = chunk_of(channel)) {
     chunk->again |= bit_of(channel);
+  }
 }
 
+/// Another channel gives its hot ring back first, if there are as many as permitted. A sender that
+/// has not begun to use its ring may never poll, so nothing waits for its answer.
 void InChannels::promote(InChannel& channel) noexcept try {
   if (channel.granted()) return;
-  x_hot.reserve(x_most_hot);
+  x_unbegun.reserve(x_most_hot);
+  x_unused.reserve(x_unused.size() + 1);
+  x_hot.reserve(x_most_hot + x_unused.capacity());
   if (x_granted < x_most_hot) return grant(channel);
-  if (std::ranges::find(x_waiting, &channel) != x_waiting.end()) return;
-  InChannel* idlest = nullptr;
-  for (InChannel* hot : x_hot)
-    if (!hot->demoting() && (!idlest || hot->last_active() < idlest->last_active())) idlest = hot;
-  if (!idlest || x_entries - idlest->last_active() < kIdleEntries) return;
-  idlest->ask_to_demote();
-  if (idlest->demoting()) x_waiting.push_back(&channel);
+  const bool waits = std::ranges::find(x_waiting, &channel) != x_waiting.end();
+  x_waiting.reserve(x_waiting.size() + 1);
+  InChannel* const unused = x_unused.size() < x_most_hot ? idlest(x_unbegun) : nullptr;
+  if (idle(unused)) {
+    unused->ask_to_demote();
+    if (!unused->demoting()) return;
+    std::erase(x_unbegun, unused);
+    x_unused.push_back(unused);
+    --x_granted;
+    std::erase(x_waiting, &channel);
+    return grant(channel);
+  }
+  InChannel* const hot = idlest(x_hot);
+  if (!idle(hot)) return;
+  hot->ask_to_demote();
+  if (hot->demoting() && !waits) x_waiting.push_back(&channel);
 } catch (const std::bad_alloc&) {
-  // It goes without: the ring that comes free is granted to whoever sends a lot then.
+  // This channel stays cold: the next free ring goes to the next channel that sends a lot.
+}
+
+/// Of those that were not asked to give their hot ring back; or null.
+InChannel* InChannels::idlest(const std::vector<InChannel*>& channels) noexcept {
+  InChannel* found = nullptr;
+  for (InChannel* channel : channels)
+    if (!channel->demoting() && (!found || channel->last_active() < found->last_active()))
+      found = channel;
+  return found;
+}
+
+bool InChannels::idle(const InChannel* channel) const noexcept {
+  return channel && x_entries - channel->last_active() >= kIdleEntries;
 }
 
 void InChannels::grant(InChannel& channel) noexcept {
-  if (channel.grant_hot())
-    channel.put_off_promotion();
-  else
-    ++x_granted;
+  if (channel.grant_hot()) return channel.put_off_promotion();
+  x_unbegun.push_back(&channel);  // promote() reserved the space
+  ++x_granted;
 }
 
-void InChannels::give_back() noexcept {
+void InChannels::give_back(const InChannel& from) noexcept {
+  if (std::erase(x_unused, &from)) return;
   --x_granted;
   while (!x_waiting.empty() && x_granted < x_most_hot) {
     InChannel& channel = *x_waiting.front();

@@ -9,8 +9,8 @@
 
 namespace erdma::transport::shm {
 
-/// The inbound channels of one endpoint: those with a hot ring, at most so many at one time, the
-/// others by the places of their cold rings, and who gets a hot ring next. Polling thread only.
+/// The inbound channels of one endpoint: those with a hot ring, up to a limit, and the others by
+/// the place of their cold ring. Decides which gets a hot ring next. Polling thread only.
 class InChannels {
  public:
   explicit InChannels(unsigned most_hot) noexcept : x_most_hot(most_hot) {}
@@ -26,23 +26,23 @@ class InChannels {
     return moved;
   }
   bool anything_to_do() const noexcept;
-  /// Senders of news ring the doorbell from now on, or no longer do.
+  /// Tells senders whether to ring the doorbell for new entries.
   void set_armed(bool on) noexcept;
 
-  void add(InChannel& channel);  ///< in its cold ring; may throw
-  /// The channel ends. Its place stays taken until the connector gives it back.
+  void add(InChannel& channel);  ///< with its cold ring; may throw
+  /// The channel ends. Its place stays taken until the connector releases it.
   void forget(InChannel& channel) noexcept;
   /// Looks into the ring that the channel uses from now on, whether or not its bit is set.
   void watch(InChannel& channel) noexcept;
-  /// No longer looks into its hot ring.
+  /// Stops looking into its hot ring.
   void unwatch(InChannel& channel) noexcept { std::erase(x_hot, &channel); }
 
-  /// A channel that sends a lot wants a hot ring: it gets one now, or once the idlest one gave its
-  /// own back, or never.
+  /// The channel sends a lot and wants a hot ring. It gets one now, or once the idlest channel has
+  /// given its own back, or never.
   void promote(InChannel& channel) noexcept;
-  /// A hot ring is not used any more.
-  void give_back() noexcept;
-  /// The clock of activity: entries received so far.
+  /// The channel's hot ring is no longer in use.
+  void give_back(const InChannel& from) noexcept;
+  /// The clock of activity: the number of entries received so far.
   uint64_t count_entries(uint64_t count) noexcept { return x_entries += count; }
 
  private:
@@ -54,13 +54,19 @@ class InChannels {
   int drain(Chunk& chunk, Sink& sink) noexcept;
   Chunk* chunk_of(const InChannel& channel) noexcept;
   void grant(InChannel& channel) noexcept;
+  static InChannel* idlest(const std::vector<InChannel*>& channels) noexcept;
+  bool idle(const InChannel* channel) const noexcept;
 
   std::vector<InChannel*> x_hot;
   std::vector<Chunk> x_chunks;
   uint64_t x_entries = 0;
   const unsigned x_most_hot;
-  unsigned x_granted = 0;  ///< hot rings
+  unsigned x_granted = 0;  ///< hot rings, without those of x_unused
   std::vector<InChannel*> x_waiting;
+  std::vector<InChannel*> x_unbegun;  ///< have a hot ring that their senders do not use yet
+  /// Were of x_unbegun, and their senders were asked to give the ring back. Each keeps its memory
+  /// until the sender answers, so there are at most x_most_hot.
+  std::vector<const InChannel*> x_unused;
 };
 
 }  // namespace erdma::transport::shm

@@ -1,5 +1,6 @@
 #include "transport/shm/link.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -11,10 +12,9 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// The receiver has not taken all that was sent.
-bool is_busy(const OutChannel& out) noexcept {
-  return (out.bulk() && out.bulk()->sharing()) || (out.ring() && !out.ring()->drained());
-}
+// Bytes where processes share cores: of an eager message, and of those that wait in rings.
+constexpr size_t kMostOnSharedCore = size_t{64} * 1024;
+constexpr size_t kMostInCache = size_t{256} * 1024;
 
 }  // namespace
 
@@ -28,14 +28,14 @@ ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexc
       x_retractable(x_out, x_counters) {}
 
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
-                  SendHint) noexcept {
+                  SendHint hint) noexcept {
   RingSender* const ring = x_out.ring();
   if (!ring) [[unlikely]]
     return connect();
   if (!ring->push(Kind::packet, &header, payload, count, length)) [[unlikely]]
     return no_room(length);
   x_counters.ring_bytes += length;
-  x_out.announce();
+  x_out.announce(hint);
   return 0;
 }
 
@@ -46,13 +46,14 @@ int ShmLink::connect() noexcept {
     x_context.lacks_memory = x_context.attention = true;
     return rc;
   }
+  ++x_counters.connects;
   x_phase.state = LinkState::connecting;
   return -FI_EAGAIN;
 }
 
 int ShmLink::no_room(size_t length) noexcept {
-  if (length > (x_out.cold() ? size_t(kSlotPayload) : x_context.options.eager_most))
-    return -FI_EMSGSIZE;
+  if (length > limits().eager) return -FI_EMSGSIZE;
+  x_out.wake();  // the packets in the ring may have been sent as unfinished
   LinkContext::join(x_context.starved, *this);
   return -FI_EAGAIN;
 }
@@ -63,15 +64,25 @@ LinkReport ShmLink::report() noexcept {
   return {"shm", kStates[size_t(x_phase.state)], ring ? ring->room() : 0};
 }
 
-/// While the receiver has yet to take what was sent before, or waits for its turn on a core, nobody
-/// helps it to read the next message: the copy on this side then costs less than the handshake.
 LinkLimits ShmLink::limits() const noexcept {
-  const Options& options = x_context.options;
-  if (x_out.cold()) return {kSlotPayload, true};
-  if (options.eager_most == options.eager_bytes) return {options.eager_bytes, true};
+  const size_t most = std::min<size_t>(x_context.options.eager_bytes, kMaxEager);
+  return {x_out.cold() ? kSlotPayload : most, true};
+}
+
+// A receiver that has taken nothing for a while gets a rendezvous: only its header needs room in
+// the ring, and the receiver can complete it by itself. Where processes share cores, one copy by
+// the kernel is less work for a long message, and for messages to so many peers that they leave the
+// cache before the receivers run.
+bool ShmLink::prefers_fragments(size_t length) noexcept {
+  RingSender* const ring = x_out.ring();
+  if (!ring || x_out.cold() || length > x_context.options.eager_bytes) return false;
+  const size_t rings = x_context.large_messages.links_with(this);
+  if (x_context.core.shared() && (length > kMostOnSharedCore || rings * length > kMostInCache))
+    return false;
+  if (!ring->room_for_bytes(uint32_t(length))) return ring->moves();
   x_context.count_message();
-  const bool more = x_context.core.shared() || is_busy(x_out);
-  return {more ? options.eager_most : options.eager_bytes, true};
+  x_context.large_messages.add(this);
+  return true;
 }
 
 bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
@@ -80,7 +91,7 @@ bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
   return connecting || (x_phase.state == LinkState::idle && x_in);
 }
 
-// The second channel to the same process brings no news of CMA.
+// The second channel to the same process brings no news about CMA.
 void ShmLink::install_in(const Mail& mail) {
   if (!process()) x_direct.learn(mail, true);
   auto channel = std::make_unique<InChannel>(x_context, *this, mail.connection);
@@ -98,15 +109,15 @@ void ShmLink::install_out(Mail& mail) noexcept {
   x_was_up = true;
 }
 
-/// The channel may have ended since it was sent.
+/// The channel may have ended since the mail was sent.
 bool ShmLink::on_mail(Mail& mail, Sink& sink) {
   using Type = Mail::Type;
   const bool is_in = x_in && x_in->connection() == mail.connection;
   const bool is_out = x_out.up() && x_out.connection() == mail.connection;
   if (!is_in && !is_out) return false;
   if (mail.type == Type::lost) {
-    // While the link connects, the end of a channel that brought nothing says nothing: that of the
-    // attempt under way does.
+    // While the link connects, the end of a channel that brought nothing is not reported: the
+    // outcome of the attempt under way is.
     if (is_in && x_phase.state == LinkState::connecting && !x_in->in_use())
       end_in(-FI_ESHUTDOWN);
     else
@@ -136,8 +147,10 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   if (!bulk) return -FI_ENOMEM;
   if (x_out.cold()) x_out.ask_for_hot();
   const int rc = bulk->share(memory, count, length, remote_key);
-  if (!rc) x_context.attend(x_context.bulk_outs, *this);
-  return rc;
+  if (rc) return rc;
+  x_context.large_messages.add(this);
+  x_context.attend(x_context.bulk_outs, *this);
+  return 0;
 }
 
 int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
@@ -188,7 +201,7 @@ void ShmLink::hold(bool on) noexcept {
   if (x_in) x_in->hold(on);
 }
 
-// If there is no memory to say it, its next sender says it again.
+// If there is no memory for the order, the next call tries again.
 void ShmLink::addressed() noexcept {
   if (!x_addressed) x_addressed = x_context.connector->trust(x_address) == 0;
 }
@@ -205,7 +218,7 @@ void ShmLink::take_down(Sink& sink, int status) noexcept {
   if (x_remote_writes) x_remote_writes->fail(sink, status);
   end_channels(status);
   x_phase = {};
-  ++x_attempt;  // what still comes of an attempt under way is stale
+  ++x_attempt;  // later outcomes of an attempt under way are stale
 }
 
 void ShmLink::close(int status) noexcept {
@@ -230,7 +243,7 @@ void ShmLink::end_channels(int status) noexcept {
   if (x_in) end_in(status);
 }
 
-// Closed last: from then on its ring may become another peer's.
+// Closed last: from then on another peer may get its ring.
 void ShmLink::end_in(int status) noexcept {
   const std::shared_ptr<Connection> connection = x_in->connection();
   x_in->end();

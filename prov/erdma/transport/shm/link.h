@@ -18,15 +18,15 @@ namespace erdma::transport::shm {
 struct LinkContext;
 struct Mail;
 
-// The lists that a link may be in.
+// The lists in which a link may be.
 struct StarvedTag;  ///< its ring was full
 struct SwitchTag;   ///< a switch of rings is due
 struct ReplyTag;    ///< answers to remote writes are due
 struct BulkOutTag;  ///< the peer may need help with what it reads here
 struct EndTag;      ///< broken or ending
 
-/// One remote endpoint: an outbound channel once something was sent, an inbound one once the peer
-/// sent something. Polling thread only.
+/// One remote endpoint: an outbound channel once this side has sent something, an inbound channel
+/// once the peer has. Polling thread only.
 class ShmLink final : public Link,
                       public util::ListHook<StarvedTag>,
                       public util::ListHook<SwitchTag>,
@@ -39,12 +39,13 @@ class ShmLink final : public Link,
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override;
   LinkLimits limits() const noexcept override;
+  bool prefers_fragments(size_t length) noexcept override;
   int share(const iovec* memory, size_t count, size_t length, Access access,
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
   int get(const RemoteRange& remote, const iovec* local, size_t count,
           uint64_t token) noexcept override;
-  /// What was written to a region is placed on return.
+  /// Bytes written to a region are placed on return.
   int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
           bool until_placed) noexcept override;
   void fail(int status) noexcept override;
@@ -53,14 +54,14 @@ class ShmLink final : public Link,
   bool was_up() const noexcept override { return x_was_up; }
   LinkReport report() noexcept override;
 
-  /// Begins to connect if nobody has. -FI_EAGAIN: that is under way.
+  /// Begins to connect unless that has begun. -FI_EAGAIN: the connection is under way.
   int connect() noexcept;
-  /// The outcome of this attempt is still waited for; or where nobody asked, any channel is
-  /// welcome.
+  /// True if the link still waits for the outcome of this attempt. A link that waits for none
+  /// accepts any channel.
   bool awaits(const ConnectRequest& request) const noexcept;
   void install_in(const Mail& mail);  ///< may throw
   void install_out(Mail& mail) noexcept;
-  /// About one of its channels. Returns false if none of them is meant.
+  /// Handles mail about one of the link's channels. False: the mail is about neither.
   bool on_mail(Mail& mail, Sink& sink);
   /// The peer asks for help with memory that was shared with it.
   void help() noexcept;
@@ -73,9 +74,9 @@ class ShmLink final : public Link,
   /// Null: out of memory.
   RemoteWrites* remote_writes() noexcept;
 
-  // Its end (link_ends.h).
+  // The end of the link (link_ends.h).
   LinkPhase& phase() noexcept { return x_phase; }
-  /// What was accepted fails, and both channels end.
+  /// All accepted operations fail, and both channels end.
   void take_down(Sink& sink, int status) noexcept;
   void close(int status) noexcept;  ///< for good, and without upcalls
 
@@ -88,7 +89,7 @@ class ShmLink final : public Link,
   LinkContext& x_context;
   Counters& x_counters;      ///< of the peer
   bool x_was_up = false;     ///< was connected once
-  bool x_addressed = false;  ///< by the application; the background thread knows
+  bool x_addressed = false;  ///< by the application, and the background thread has been told
   uint32_t x_attempt = 0;
   std::unique_ptr<InChannel> x_in;
   LinkPhase x_phase;

@@ -10,14 +10,15 @@
 #include "transport/shm/link.h"
 #include "transport/shm/link_ends.h"
 #include "transport/shm/options.h"
+#include "transport/shm/recent_links.h"
 #include "util/clock.h"
 #include "util/intrusive_list.h"
 #include "util/left_over.h"
 
 namespace erdma::transport::shm {
 
-/// What the links of one endpoint share: services, and lists of those that want something of the
-/// next poll(). Polling thread only.
+/// What the links of one endpoint share: services, and lists of links with work for the next
+/// poll(). Polling thread only.
 struct LinkContext {
   LinkContext(const Options& with, CmaCalls& cma_calls, const util::Clock& time) noexcept
       : channels(with.hot_peers), options(with), calls(cma_calls), clock(time) {}
@@ -34,9 +35,9 @@ struct LinkContext {
   }
 
   InChannels channels;
-  bool attention = false;  ///< something below is not empty, or true
-  /// A link could not even ask to connect. Until the next poll() nobody sleeps: whoever has
-  /// something to send tries again then, and nothing else would wake this process for that.
+  bool attention = false;  ///< a list below is not empty, or a flag is set
+  /// A link could not even ask to connect. The endpoint must not sleep before the next poll(): then
+  /// whatever has something to send tries again, and nothing else would wake this process for that.
   bool lacks_memory = false;
   const Options options;
   Counters own_counters;
@@ -52,13 +53,15 @@ struct LinkContext {
   LinkEnds ends{clock, attention};
   Connector* connector = nullptr;
   CoreSharing core;
-  /// A large one.
+  RecentLinks large_messages;
+  /// Call for each large message.
   void count_message() noexcept {
     if (core.on_message()) [[unlikely]]
       core.judge(clock.now());
   }
-  unsigned bounces = 0;                              ///< channels whose slots have memory
-  util::IntrusiveList<ShmLink, StarvedTag> starved;  ///< no room in the ring; needs no attention
+  unsigned bounces = 0;  ///< channels whose bounce slots have memory
+  /// No room in the ring; does not set `attention`.
+  util::IntrusiveList<ShmLink, StarvedTag> starved;
   util::IntrusiveList<ShmLink, SwitchTag> switching;
   util::IntrusiveList<ShmLink, ReplyTag> replying;
   util::IntrusiveList<ShmLink, BulkOutTag> bulk_outs;

@@ -73,7 +73,7 @@ void Listener::accept() {
       return;
     } else if (errno != EINTR && errno != ECONNABORTED) {
       if (!x_exhaustion_logged)
-        ERDMA_NOTICE(descriptors, EP_CTRL, "cannot accept peers: %s%s\n",
+        ERDMA_NOTICE(descriptors, EP_CTRL, "cannot accept peers: %s%s",
                      util::ErrorText(errno).c_str(),
                      errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
       x_exhaustion_logged = true;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-/// posix_fallocate without libc's fallback of touching every page.
+/// Like posix_fallocate, without libc's fallback of touching every page.
 int reserve(int fd, size_t offset, size_t bytes) noexcept {
   int rc;
   do {
@@ -33,8 +33,8 @@ int reserve(int fd, size_t offset, size_t bytes) noexcept {
   return rc;
 }
 
-/// The same by the mapping alone. The kernel wants an address that begins a page, of which the size
-/// differs between machines; to back the start of the first page again costs nothing.
+/// The same through the mapping alone. The kernel requires the address of a page's first byte, and
+/// page sizes differ between machines; backing the start of the first page again costs nothing.
 int populate(void* base, size_t offset, size_t bytes) noexcept {
   const size_t before = offset & (size_t(getpagesize()) - 1);
   std::byte* const from = static_cast<std::byte*>(base) + offset - before;
@@ -64,7 +64,8 @@ Memfd::~Memfd() {
 }
 
 void Memfd::reset() noexcept {
-  // In a forked child the range is not ours: something else may be mapped there by now.
+  // In a forked child the range does not belong to this object: another mapping may be there by
+  // now.
   if (x_base && x_epoch == util::process_epoch()) munmap(x_base, x_bytes);
   x_base = nullptr;
   x_fd.reset();
@@ -84,13 +85,13 @@ util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed)
   segment.x_fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.x_fd) {
     const int error = errno;
-    ERDMA_NOTICE(descriptors, EP_CTRL, "memfd_create(%s): %s%s\n", name,
+    ERDMA_NOTICE(descriptors, EP_CTRL, "memfd_create(%s): %s%s", name,
                  util::ErrorText(error).c_str(),
                  error == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
     return -error;
   }
   if (const int rc = util::set_file_size(segment.fd(), bytes)) {
-    ERDMA_NOTICE(local_path, EP_CTRL, "cannot have %zu bytes of shared memory (%s): %s%s\n", bytes,
+    ERDMA_NOTICE(local_path, EP_CTRL, "cannot have %zu bytes of shared memory (%s): %s%s", bytes,
                  name, util::ErrorText(-rc).c_str(),
                  rc == -EFBIG ? "; raise RLIMIT_FSIZE (ulimit -f)" : "");
     return -FI_ENOMEM;

@@ -9,10 +9,10 @@ namespace erdma::transport::shm {
 
 enum class PtracerPolicy : uint8_t { ancestor, any, none };
 enum class StreamingPolicy : uint8_t { calibrate, always, never };
-/// How large messages move where CMA is permitted: what proves fastest; by CMA; or, for tests, by
-/// copy unless the sender does not come.
+/// How large messages move where CMA is permitted: by whatever is measured to be fastest; by CMA;
+/// or, for tests, by copy unless the sender stays away.
 enum class PathPolicy : uint8_t { measure, cma, copy };
-/// How an endpoint's name binds: every local IP with this port (no NIC), or this IP alone.
+/// What an endpoint's name binds: this port on every local IP (without a NIC), or this IP alone.
 enum class NameScope : uint8_t { host, address };
 
 using Counters = ShmCounters;
@@ -23,15 +23,16 @@ struct Options {
   PtracerPolicy ptracer = PtracerPolicy::ancestor;
   StreamingPolicy streaming = StreamingPolicy::calibrate;
   NameScope scope = NameScope::host;
-  bool background = true;        ///< false, for tests: no thread, step() does its work
-  size_t eager_bytes = 8192;     ///< largest payload through a hot ring; at most 16384
-  size_t eager_most = 8192;      ///< the same where cores are shared, or messages before it wait
-  unsigned hot_peers = 32;       ///< inbound peers with a large ring at one time
-  uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same
-  uint64_t connect_timeout_ns = 500'000'000;  ///< how long a peer never met may take to appear
-  int questions = -1;  ///< whenever it becomes readable, poll() calls on_question(); -1 = never
-  Counters* counters = nullptr;     ///< outlive the transport; null: it has some of its own
-  PeerCounters* by_peer = nullptr;  ///< each link counts there instead; outlives the transport
+  bool background = true;  ///< false, for tests: no thread; step() does its work
+  /// Longest message through a hot ring, in bytes; beyond kMaxEager it takes several packets.
+  size_t eager_bytes = 131072;
+  unsigned hot_peers = 32;       ///< inbound peers that may have a hot ring at one time
+  uint8_t protocol_version = 0;  ///< version of the packet headers: peers must have the same
+  uint64_t connect_timeout_ns = 500'000'000;  ///< how long an unknown peer may take to appear
+  /// Descriptor; whenever it is readable, poll() calls on_question(); -1 = none.
+  int questions = -1;
+  Counters* counters = nullptr;     ///< must outlive the transport; null: it has its own
+  PeerCounters* by_peer = nullptr;  ///< each link counts there instead; must outlive the transport
 };
 
 }  // namespace erdma::transport::shm

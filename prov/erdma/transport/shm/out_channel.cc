@@ -51,7 +51,7 @@ void OutChannel::use_ring() noexcept {
   x_ring = x_cold ? &x_cold_ring : &x_hot->ring;
 }
 
-// Lost when the socket is full: then the receiver sees by itself that much is sent.
+// If the socket is full, the request is lost; the receiver then sees by itself that much is sent.
 void OutChannel::ask_for_hot() noexcept {
   if (!std::exchange(x_asked_for_hot, true))
     (void)send_control(x_connection->socket, ControlType::promote);
@@ -64,7 +64,8 @@ bool OutChannel::offer_hot(Memfd segment) noexcept {
   ++x_hot_count;
   x_hot->segment = std::move(segment);
   x_hot->ring =
-      RingSender(RingMemory::hot(x_hot->segment.as<HotSegment>()), 0, x_context.options.streaming);
+      RingSender(RingMemory::hot(x_hot->segment.as<HotSegment>()), 0, x_context.options.streaming,
+                 &x_context.core, &x_counters.byte_ring_bytes);
   x_switch = Switch::to_hot;
   x_ring = nullptr;
   return try_switch();
@@ -113,8 +114,8 @@ void OutChannel::attach_bulk(Memfd segment) noexcept {
   if (x_bulk) x_bulk->attach(x_bulk_segment.data());
 }
 
-// The memory that both sides copy through arrives by the connection thread, which may have to wait
-// for the core that this thread spins on: under a real-time policy for a whole time slice.
+// The memory through which both sides copy arrives by way of the connection thread. That thread may
+// wait for the core on which this thread spins: under a real-time policy for a whole time slice.
 void OutChannel::let_bulk_arrive() noexcept {
   if (x_bulk->attached() || x_yields == kBulkYields) return;
   if (++x_bulk_polls % kPollsPerYield != 0) return;
@@ -129,7 +130,7 @@ int OutChannel::poll_bulk() noexcept {
   return steps;
 }
 
-/// Who does not poll is not disturbed.
+/// Does not wake a peer that does not poll.
 void OutChannel::ask_for_help() noexcept {
   if (!x_up) return;
   store_release(control().help, 1u);

@@ -17,10 +17,11 @@ namespace erdma::transport::shm {
 
 struct LinkContext;
 
-/// What goes to one peer: rings and bulk memory, all of it the peer's. It ends with its link, but
-/// keeps the memory until it begins anew, so that a late revoke() finds its remote key. Polling
-/// thread only. Invariant: the sender uses one of its rings at a time; the switch to the other is
-/// the last entry of the one it leaves, and while there is no room for it ring() is null.
+/// What goes to one peer: rings and bulk memory, all owned by the peer. The channel ends with its
+/// link but keeps the memory until it begins again, so that a late revoke() finds its remote key.
+/// Polling thread only. Invariant: the sender uses one of its rings at a time; the switch to the
+/// other is the last entry of the ring that it leaves, and ring() is null while there is no room
+/// for the switch.
 class OutChannel {
  public:
   OutChannel(LinkContext& context, Counters& counters) noexcept
@@ -29,37 +30,39 @@ class OutChannel {
   Counters& counters() const noexcept { return x_counters; }
   bool up() const noexcept { return x_up; }
   bool stopped() const noexcept { return x_stopped; }
-  /// `heard`: revocations that this side has heard of over the link.
+  /// `heard`: revocations that this side has been told of over the link.
   void begin(std::shared_ptr<Connection> connection, Memfd chunk, uint32_t index,
              uint64_t heard) noexcept;
-  /// Nothing is sent any more, and the receiver knows.
+  /// Sends nothing more, and tells the receiver.
   void stop() noexcept;
-  /// After stop(), before any completion says so: from now on the shared memory may change.
+  /// After stop() and before any completion reports it: from now on the shared memory may change.
   void announce_end() const noexcept { tell_before_reuse(control().left, uint32_t(Leave::yes)); }
   void end() noexcept;
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
 
-  /// Where the next entry goes; null: not connected, or a switch is due.
+  /// Where the next entry is pushed; null: not connected, or a switch is due.
   RingSender* ring() const noexcept { return x_ring; }
   bool cold() const noexcept { return x_cold; }
-  /// After an entry was pushed.
-  void announce() const noexcept {
+  /// Call after an entry was pushed.
+  void announce(SendHint hint = SendHint::none) const noexcept {
     if (x_cold) [[unlikely]]
       show_news();
-    wake();
+    wake(hint);
   }
-  void wake() const noexcept { wake_if_asleep(*x_wake, *x_waker); }
-  /// Names a ring and a packet in it.
+  void wake(SendHint hint = SendHint::none) const noexcept {
+    wake_if_asleep(*x_wake, *x_waker, hint);
+  }
+  /// Names one packet by its ring and its sequence number.
   uint64_t name_of_packet(uint32_t sequence) const noexcept {
     return uint64_t(x_hot_count) << 32 | sequence;
   }
   bool uses_hot_ring_of(uint64_t packet) const noexcept {
     return x_ring && !x_cold && packet >> 32 == x_hot_count;
   }
-  /// The ring whose lack of room is in the way; null = something else is.
+  /// The ring whose lack of room blocks the sender; null = something else does.
   RingSender* blocked_ring() noexcept;
 
-  // Promotion: true = the switch is done.
+  // Promotion. True = the switch is done.
   void ask_for_hot() noexcept;
   bool offer_hot(Memfd segment) noexcept;
   bool ask_cold() noexcept;
@@ -81,7 +84,7 @@ class OutChannel {
     Memfd segment;
     RingSender ring;
   };
-  enum class Switch : uint8_t { none, to_hot, to_cold };  ///< one that is due
+  enum class Switch : uint8_t { none, to_hot, to_cold };  ///< a switch that is due
 
   ColdChunk& chunk() const noexcept { return x_chunk.as<ColdChunk>(); }
   ColdControl& control() const noexcept { return chunk().controls[x_index]; }
@@ -89,7 +92,7 @@ class OutChannel {
   void use_ring() noexcept;
   void let_bulk_arrive() noexcept;
 
-  // What send() touches.
+  // Members that send() uses.
   RingSender* x_ring = nullptr;
   WakeWords* x_wake = nullptr;
   const Waker* x_waker = nullptr;
@@ -97,19 +100,19 @@ class OutChannel {
   bool x_up = false;
   bool x_stopped = false;
   Switch x_switch = Switch::none;
-  bool x_asked_for_hot = false;  ///< before having sent a lot
+  bool x_asked_for_hot = false;  ///< for a large message, before enough entries were sent
   uint32_t x_index = 0;          ///< of the cold ring
-  uint32_t x_hot_count = 0;      ///< hot rings so far: part of what names a packet there
+  uint32_t x_hot_count = 0;      ///< hot rings so far: part of a packet's name
   Memfd x_chunk, x_bulk_segment;
   RingSender x_cold_ring;
   std::unique_ptr<Hot> x_hot;
   LinkContext& x_context;
-  Counters& x_counters;  ///< those of the link
+  Counters& x_counters;  ///< the link's
   std::shared_ptr<Connection> x_connection;
   PeerGate x_borrowing;
-  unsigned x_bulk_polls = 0;        ///< before x_bulk_segment was there
-  unsigned x_yields = 0;            ///< by then
-  std::unique_ptr<BulkOut> x_bulk;  ///< after the segments: destroyed first
+  unsigned x_bulk_polls = 0;        ///< polls before x_bulk_segment had arrived
+  unsigned x_yields = 0;            ///< yields of the core among them
+  std::unique_ptr<BulkOut> x_bulk;  ///< declared after the segments, so destroyed before them
 };
 
 }  // namespace erdma::transport::shm

@@ -15,7 +15,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// Header of the three entries.
+/// The header of all three kinds of entry.
 struct WriteEntry {
   uint64_t length = 0;
   uint32_t index = 0;  ///< of the writer's Pending
@@ -75,8 +75,9 @@ int RemoteWrites::share(const iovec* memory, size_t count, size_t length,
 void RemoteWrites::revoke(const RemoteKey& remote_key) noexcept {
   Target* target = x_targets.find(target_handle(remote_key));
   if (!target) return;
-  // Rare: a write is under way into memory that is being taken back. Chunks that the peer has begun
-  // to write cannot be stopped: their end is waited for. What else moves over this link goes on.
+  // Rare: a write into this memory is under way while it is being revoked. Chunks that the peer has
+  // begun to write cannot be stopped, so this waits for their end. Other transfers of the link
+  // continue.
   if (target->active && x_link.in()) {
     Deferring deferring(x_context);
     x_link.in()->end_writes(x_targets.handle(*target), deferring, -FI_ECANCELED);
@@ -105,26 +106,28 @@ int RemoteWrites::start(const RemoteKey& remote, const iovec* local, size_t coun
   return 0;
 }
 
-bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) {
+RemoteWrites::Taken RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) {
   if (entry.kind == Kind::write_done) {
     on_done(entry, sink);
-    return true;
+    return Taken::yes;
   }
   if (entry.kind == Kind::write_target) {
     x_is_named = copy_exposure(entry, x_named);
-    return x_is_named;
+    return x_is_named ? Taken::yes : Taken::invalid;
   }
   RemoteKey source;
   WriteEntry header;
   std::memcpy(static_cast<void*>(&header), entry.header, sizeof(header));
-  if (!x_is_named || !copy_exposure(entry, source)) return false;
-  // No honest peer has more writes under way than it can share.
-  if (x_served + x_replies.size() >= kMaxShared) return false;
+  if (!x_is_named || !copy_exposure(entry, source)) return Taken::invalid;
+  // No honest peer has more writes under way than it can share memory for.
+  if (x_served + x_replies.size() >= kMaxShared) return Taken::invalid;
   x_replies.reserve(std::bit_ceil(x_served + x_replies.size() + 1));
-  x_is_named = false;
   const util::PoolHandle write{header.index, header.generation};
-  if (const int rc = serve(source, header.length, write)) reply(write, {}, rc);
-  return true;
+  const int rc = serve(source, header.length, write);
+  if (rc == -FI_EAGAIN) return Taken::later;
+  x_is_named = false;
+  if (rc) reply(write, {}, rc);
+  return Taken::yes;
 }
 
 int RemoteWrites::serve(const RemoteKey& source, size_t length, util::PoolHandle write) noexcept {
@@ -142,15 +145,16 @@ void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name,
                          int status) noexcept {
   Target* target = x_targets.find(target_name);
   if (target && target->active) --target->active;
-  if (target_name.generation) --x_served;  // else it was refused at once
-  x_replies.push_back({write, status});    // on_entry() reserved it
+  if (target_name.generation) --x_served;  // no generation: it was refused at once
+  x_replies.push_back({write, status});    // on_entry() reserved the space
   if (!send_replies()) x_context.attend(x_context.replying, x_link);
 }
 
 bool RemoteWrites::send_replies() noexcept {
   if (x_replies.empty()) return true;
   OutChannel& out = x_link.out();
-  if (!out.ring()) return x_link.connect() != -FI_EAGAIN;
+  // Also without memory to connect: the next poll() tries again.
+  if (!out.ring()) return x_link.connect() == -FI_ESHUTDOWN;
   const iovec empty{nullptr, 0};
   auto next = x_replies.begin();
   for (; next != x_replies.end(); ++next) {

@@ -12,10 +12,10 @@ namespace erdma::transport::shm {
 class ShmLink;
 struct LinkContext;
 
-/// Link::put() of a KeyKind::target at both sides of one link: the writer shares its memory and
-/// asks the owner of the target to read it. So the owner validates its own remote key, and one bulk
-/// engine moves bytes in either case. Made by the first write: few peers ever do. Polling thread
-/// only.
+/// Link::put() to a KeyKind::target, at both sides of one link. The writer shares its memory and
+/// asks the target's owner to read it. So the owner validates its own remote key, and one bulk
+/// engine moves bytes in both directions. Made with the first such write, since few peers ever do
+/// one. Polling thread only.
 class RemoteWrites {
  public:
   RemoteWrites(LinkContext& context, ShmLink& link) noexcept : x_context(context), x_link(link) {}
@@ -23,13 +23,17 @@ class RemoteWrites {
   static bool is_target(const RemoteKey& remote_key) noexcept;
   int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key) noexcept;
   void revoke(const RemoteKey& remote_key) noexcept;
-  /// There is room for two entries.
+  /// Precondition: the ring has room for two entries.
   int start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept;
-  /// An entry of the peer's. False: no honest peer sends it. Throws std::bad_alloc: it has to come
-  /// again.
-  bool on_entry(const RingEntry& entry, Sink& sink);
-  /// The read that serves a write of the peer's is over.
+  enum class Taken : uint8_t {
+    yes,
+    later,    ///< nothing happened: the caller calls again with the same entry
+    invalid,  ///< no honest peer sends it
+  };
+  /// Handles an entry from the peer. Throws std::bad_alloc; this means the same as `later`.
+  Taken on_entry(const RingEntry& entry, Sink& sink);
+  /// The read that serves the peer's write is over.
   void reply(util::PoolHandle write, util::PoolHandle target, int status) noexcept;
   bool send_replies() noexcept;  ///< true once all are sent
   /// The link ends.
@@ -60,10 +64,10 @@ class RemoteWrites {
   ShmLink& x_link;
   util::Pool<Target, 8> x_targets;
   util::Pool<Pending, 8> x_pending;
-  util::IntrusiveList<Pending> x_written;  ///< whose write_done has not come
+  util::IntrusiveList<Pending> x_written;  ///< whose write_done has not arrived
   std::vector<Reply> x_replies;
-  size_t x_served = 0;  ///< writes of the peer's that are being read
-  RemoteKey x_named;    ///< target of a write_target entry; its write_source is to follow
+  size_t x_served = 0;  ///< the peer's writes that are being read
+  RemoteKey x_named;    ///< the target of a write_target entry; its write_source must follow
   bool x_is_named = false;
 };
 

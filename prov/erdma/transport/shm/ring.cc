@@ -1,5 +1,7 @@
 #include "transport/shm/ring.h"
 
+#include <utility>
+
 #include "transport/shm/stream_copy.h"
 #include "util/clock.h"
 
@@ -17,11 +19,11 @@ void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
 
 bool RingSender::refresh() noexcept {
   const uint64_t seen = load_acquire(*x_memory.consumed);
-  // Unchanged says nothing new: put_bytes() may know better by now.
+  // An unchanged word is no news: put_bytes() may have advanced x_byte_tail since.
   if (seen != x_seen) x_byte_tail = uint32_t(seen >> 32);
   x_seen = seen;
-  // A receiver that claims to have consumed what was never sent only cheats itself; but the
-  // distance must stay within the ring for room_for() to mean anything.
+  // A receiver that claims to have consumed entries that were never sent harms only itself, but
+  // room_for() needs a distance within the ring.
   const uint32_t in_flight = x_head - uint32_t(x_seen);
   x_limit = in_flight > x_memory.count ? x_head : x_head + (x_memory.count - in_flight);
   return x_head != x_limit;
@@ -29,14 +31,14 @@ bool RingSender::refresh() noexcept {
 
 namespace {
 
-/// Asks for many lines at a time, which a copy alone does not where this core can read them
-/// already.
+/// Requests many lines at a time. A copy alone does not do that where this core already has them
+/// for reading.
 void own_lines(const std::byte* memory, uint32_t length) noexcept {
   for (uint32_t i = 0; i < length; i += kLine) own_line(memory + i);
 }
 void copy_to_owned(std::byte* to, const void* from, uint32_t length) noexcept {
   own_lines(to, length);
-  std::memcpy(to, from, length);
+  hmem::copy_payload(to, from, length);
 }
 
 Kind kind_of(uint64_t stamp) noexcept {
@@ -45,7 +47,7 @@ Kind kind_of(uint64_t stamp) noexcept {
 uint64_t with_kind(uint64_t stamp, Kind kind) noexcept {
   return (stamp & ~(uint64_t(0x7f) << 56)) | uint64_t(kind) << 56;
 }
-/// Who is first changes the kind, and with it what the other may do.
+/// The first side to change the kind decides what the other may do.
 bool change_kind(std::atomic<uint64_t>& stamp, uint32_t sequence, Kind to) noexcept {
   uint64_t seen = load_acquire(stamp);
   return uint32_t(seen) == sequence && kind_of(seen) == Kind::retractable &&
@@ -80,7 +82,7 @@ bool RingReceiver::take() noexcept {
   return change_kind(x_memory.slots[x_tail & x_mask].stamp, x_tail + 1, Kind::taken);
 }
 
-// Longer payloads, and those in pieces. Returns what the stamp is to say of the place, or kNoRoom.
+// For longer payloads, and those in pieces. Returns the bits for the stamp, or kNoRoom.
 uint32_t RingSender::put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept {
   if (length > kSlotPayload) return put_bytes(payload, count, uint32_t(length));
   if (length) hmem::gather(slot.payload, payload, count, 0, length);
@@ -104,14 +106,15 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
     hmem::gather(to, payload, count, 0, length);
   }
   x_byte_head = after_payload(at, length);
+  if (x_byte_ring_bytes) *x_byte_ring_bytes += length;
   return place;
 }
 
-/// Whether a payload that would lie at `at` goes to the beginning instead.
+/// True if a payload that would lie at `at` goes to the beginning instead.
 bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   if (offset == 0) return false;
-  if (length >= kLeastRound)
+  if (goes_round(length))
     return offset >= kRound && bytes_fit(restart_payload(x_byte_head), length);
   if (uint32_t(x_seen) != x_head) refresh();
   if (uint32_t(x_seen) != x_head) return false;
@@ -119,9 +122,23 @@ bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   return true;
 }
 
+bool RingSender::goes_round(uint32_t length) const noexcept {
+  return length >= kLeastRound && !(x_core && x_core->shared());
+}
+
 bool RingSender::bytes_fit(uint32_t at, uint32_t length) noexcept {
   const uint32_t end = after_payload(at, length);
   return end - x_byte_tail <= kByteRing || (refresh(), end - x_byte_tail <= kByteRing);
+}
+
+// A payload is not split at the end of the byte ring, so up to kMaxEager bytes stay unused there.
+bool RingSender::room_for_bytes(uint32_t bytes) noexcept {
+  return bytes_fit(x_byte_head, bytes + kMaxEager);
+}
+
+bool RingSender::moves() noexcept {
+  if (std::exchange(x_stuck_at, x_byte_tail) != x_byte_tail) x_stuck = 0;
+  return ++x_stuck <= kPatience;
 }
 
 void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) noexcept {
@@ -135,7 +152,7 @@ void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) n
   x_streaming.record(length, clock.now() - start);
 }
 
-// The payload of an entry whose stamp says `word`, in the byte ring.
+// Finds the payload of an entry in the byte ring; `word` is the upper half of the stamp.
 void RingReceiver::find_bytes(RingEntry& entry, uint32_t word) noexcept {
   if (!x_memory.bytes || entry.length > kMaxEager) {
     entry.kind = kBroken;
@@ -146,8 +163,8 @@ void RingReceiver::find_bytes(RingEntry& entry, uint32_t word) noexcept {
       word & kRestart ? restart_payload(x_byte_tail) : place_payload(x_byte_tail, entry.length);
   entry.payload = x_memory.bytes + (x_byte_tail & (kByteRing - 1));
   x_byte_tail = after_payload(x_byte_tail, entry.length);
-  // A sender of long payloads runs out of bytes long before a quarter of the slots: it is to go on
-  // while this side copies.
+  // A sender of long payloads runs out of bytes long before a quarter of the slots is used. It
+  // shall continue while this side copies.
   if (x_byte_tail - x_byte_published >= kByteRing / 8) x_publish_at = x_tail + 1;
 }
 

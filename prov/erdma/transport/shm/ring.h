@@ -8,13 +8,14 @@
 #include <cstring>
 
 #include "hmem/copy.h"
+#include "transport/shm/core_sharing.h"
 #include "transport/shm/eager_streaming.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/ordering.h"
 
 namespace erdma::transport::shm {
 
-/// Where one ring lies: a hot segment, or one ring of a cold chunk (then `bytes` is null).
+/// Location of one ring: a hot segment, or one ring of a cold chunk (then `bytes` is null).
 struct RingMemory {
   Slot* slots = nullptr;
   std::byte* bytes = nullptr;
@@ -31,17 +32,17 @@ struct RingMemory {
   }
 };
 
-/// Makes the ring empty at sequence number `start`. Before any sender knows of it.
+/// Makes the ring empty at sequence number `start`. Call before any sender knows the ring.
 void reset_ring(const RingMemory& memory, uint32_t start) noexcept;
 
-/// First byte of a payload of `length` in the byte ring, if the previous ones end at `at`: 64-byte
-/// aligned, never split, never in the last kHotControl bytes. Both sides compute it: it does not
-/// travel.
+/// First byte of a payload of `length` in the byte ring if the previous payloads end at `at`:
+/// 64-byte aligned, never split, never in the last kHotControl bytes. Both sides compute it, so it
+/// is not transmitted.
 constexpr uint32_t place_payload(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   return offset + length > kPayloadEnd ? at + (kByteRing - offset) : at;
 }
-/// The same, of a sender that starts over at the beginning of the byte ring (kRestart).
+/// The same where the sender restarts at the beginning of the byte ring (kRestart).
 constexpr uint32_t restart_payload(uint32_t at) noexcept {
   return (at + kByteRing - 1) & ~(kByteRing - 1);
 }
@@ -50,15 +51,16 @@ constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
 }
 
 inline constexpr uint32_t kPrefetchAhead = 8;
-/// Shorter payloads start over whenever everything before them was consumed, so that few lines
-/// serve a conversation. Longer ones go round: to write lines that the receiver still has in its
-/// first cache is slow.
+/// Shorter payloads restart at the beginning whenever everything before them was consumed, so that
+/// an exchange of messages uses few lines. Longer ones cycle through the byte ring, because writing
+/// lines that are still in the receiver's L1 cache is slow. Where sender and receiver take turns on
+/// a core, that does not matter, and few lines are better for all lengths.
 inline constexpr uint32_t kLeastRound = 1024;
-/// A sender whose receiver keeps up goes round in the first part of the byte ring.
+/// A sender whose receiver keeps up cycles through this first part of the byte ring.
 inline constexpr uint32_t kRound = kByteRing / 2;
 
-/// Fetches a line in order to write it. What __builtin_prefetch(p, 1) makes of it without -mprfchw
-/// fetches a copy to read, and the write must ask the other core again.
+/// Fetches a line in order to write it. Without -mprfchw, __builtin_prefetch(p, 1) fetches a copy
+/// for reading, and the write must then ask the other core again.
 inline void own_line(const void* line) noexcept {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
@@ -67,8 +69,8 @@ inline void own_line(const void* line) noexcept {
 #endif
 }
 
-/// Word by word: it was stored so just before, and a wider load would wait until that has left the
-/// store buffer. The compiler would join the words.
+/// Copies word by word. The header was just stored in words, and a wider load would wait until they
+/// have left the store buffer. The asm keeps the compiler from joining the words.
 inline void copy_header(std::byte* to, const void* from) noexcept {
 #pragma GCC unroll 4
   for (size_t i = 0; i < kHeaderBytes; i += sizeof(uint64_t)) {
@@ -79,20 +81,26 @@ inline void copy_header(std::byte* to, const void* from) noexcept {
   }
 }
 
-/// The sending end of a ring. One thread. Nothing the receiver writes can make it leave the memory.
+/// The sending end of a ring. One thread. Nothing that the receiver writes can make it leave the
+/// memory.
 class RingSender {
  public:
   RingSender() noexcept = default;
+  /// `core`: null: this core is not shared. `byte_ring_bytes` counts the payload in the byte ring;
+  /// null: it is not counted.
   RingSender(const RingMemory& memory, uint32_t start,
-             StreamingPolicy streaming = StreamingPolicy::calibrate) noexcept
+             StreamingPolicy streaming = StreamingPolicy::calibrate,
+             const CoreSharing* core = nullptr, uint64_t* byte_ring_bytes = nullptr) noexcept
       : x_memory(memory),
         x_mask(memory.count - 1),
         x_head(start),
         x_limit(start + memory.count),
-        x_streaming(streaming) {}
+        x_streaming(streaming),
+        x_core(core),
+        x_byte_ring_bytes(byte_ring_bytes) {}
 
-  /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring. Inlined where
-  /// messages are sent: the call costs a fifth of it.
+  /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring. Inlined into
+  /// send(), because a call would cost a fifth of the whole.
   [[gnu::always_inline]] bool push(Kind kind, const void* header, const iovec* payload,
                                    size_t count, size_t length) noexcept {
     if (x_head == x_limit && !refresh()) [[unlikely]]
@@ -109,26 +117,29 @@ class RingSender {
     return true;
   }
 
-  /// Pushes a packet that may be taken back, of the name `sequence`. False = no room: no more than
-  /// half of the ring is filled with what may have to be skipped. `length` ≤ kSlotPayload.
+  /// Pushes a packet that may be taken back under the name `sequence`. False = no room: entries
+  /// that may have to be skipped fill at most half of the ring. `length` ≤ kSlotPayload.
   bool push_retractable(const void* header, const iovec* payload, size_t count, size_t length,
                         uint32_t& sequence) noexcept;
   bool retract(uint32_t sequence) noexcept;
   void retracted(uint32_t sequence, bool executed) noexcept;
 
-  /// True if at least `slots` entries without long payload fit.
+  /// True if at least `slots` entries without a long payload fit.
   bool room_for(uint32_t slots) noexcept {
     return x_limit - x_head >= slots || (refresh(), x_limit - x_head >= slots);
   }
-  /// All that was pushed is consumed.
-  bool drained() noexcept {
-    return uint32_t(x_seen) == x_head || (refresh(), uint32_t(x_seen) == x_head);
-  }
-  /// Entries without long payload that fit.
+  /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
+  /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
+  bool room_for_bytes(uint32_t bytes) noexcept;
+  /// Call if room_for_bytes() has just returned false. False: the receiver has consumed nothing
+  /// during the last kPatience calls, so it is busy with something else.
+  bool moves() noexcept;
+  static constexpr unsigned kPatience = 1000;
+  /// The number of entries without a long payload that fit.
   uint32_t room() noexcept { return room_for(1) ? x_limit - x_head : 0; }
-  /// The receiver is to wake this process once it consumed something; false again with off().
+  /// true: asks the receiver to wake this process once it has consumed something; false: no longer.
   void set_waiting(bool on) noexcept { x_memory.waiting->store(on, std::memory_order_relaxed); }
-  /// Consumption was announced since the last refresh: a push that failed may succeed now.
+  /// Consumption was published since the last refresh: a push that failed may succeed now.
   bool moved() const noexcept {
     return x_memory.consumed->load(std::memory_order_relaxed) != x_seen;
   }
@@ -139,6 +150,7 @@ class RingSender {
   uint32_t put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept;
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
+  bool goes_round(uint32_t length) const noexcept;
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
 
@@ -147,7 +159,8 @@ class RingSender {
     const uint32_t head = x_head + 1;
     store_release(slot.stamp, uint64_t(word) << 32 | head);
     x_head = head;
-    // Own the line of a later entry before it is needed; not of the next, which the receiver polls.
+    // Own the line of a later entry before it is needed, but not the next one, which the receiver
+    // polls.
     own_line(&x_memory.slots[(head + kPrefetchAhead) & x_mask]);
   }
 
@@ -156,12 +169,16 @@ class RingSender {
   uint32_t x_head = 0;   ///< sequence number of the next entry
   uint32_t x_limit = 0;  ///< may push while head != limit
   uint32_t x_byte_head = 0;
-  uint32_t x_byte_tail = 0;  ///< as announced by the receiver
-  uint64_t x_seen = 0;       ///< last value of *consumed
+  uint32_t x_byte_tail = 0;  ///< as published by the receiver
+  uint64_t x_seen = 0;       ///< the last value read from *consumed
   EagerStreaming x_streaming;
+  const CoreSharing* x_core = nullptr;
+  uint32_t x_stuck_at = 0;  ///< x_byte_tail at the last call of moves()
+  unsigned x_stuck = 0;     ///< calls of moves() since the receiver consumed something
+  uint64_t* x_byte_ring_bytes = nullptr;
 };
 
-/// One entry as the receiver sees it. header and payload point into shared memory.
+/// One entry as the receiver sees it. `header` and `payload` point into shared memory.
 struct RingEntry {
   Kind kind;  ///< kBroken: a length that no honest sender writes
   uint32_t length;
@@ -169,7 +186,7 @@ struct RingEntry {
   const std::byte* payload;
 };
 
-/// The receiving end. One thread. Trusts nothing in the ring.
+/// The receiving end. One thread. It trusts nothing in the ring.
 class RingReceiver {
  public:
   RingReceiver() noexcept = default;
@@ -181,7 +198,7 @@ class RingReceiver {
         x_publish_at(start + memory.count / 4) {}
 
   bool ready() const noexcept { return uint32_t(stamp()) == x_tail + 1; }
-  /// The entry that is ready. False = there is none.
+  /// Gives the entry that is ready. False = there is none.
   bool next(RingEntry& entry) noexcept {
     const uint64_t found = stamp();
     if (uint32_t(found) != x_tail + 1) return false;
@@ -192,24 +209,24 @@ class RingReceiver {
       find_bytes(entry, word);
     return true;
   }
-  /// The entry that is ready was taken back: there is nothing to do until that is over.
+  /// The entry that is ready is retracted: nothing to do until its sender has decided about it.
   bool parked() const noexcept;
-  /// The entry that next() gave is retractable: it is delivered now. False: its sender took it
-  /// back.
+  /// Claims the retractable entry that next() gave, in order to deliver it. False: its sender took
+  /// it back.
   bool take() noexcept;
   /// The header of the entry after the one that next() gave; null = there is none yet.
   const std::byte* following() const noexcept {
     const Slot& slot = x_memory.slots[(x_tail + 1) & x_mask];
     return uint32_t(load_acquire(slot.stamp)) == x_tail + 2 ? slot.header : nullptr;
   }
-  /// next() is to give the same entry again.
+  /// next() shall give the same entry again.
   void stay(const RingEntry& entry) noexcept {
     if (entry.length > kSlotPayload) x_byte_tail = x_byte_before;
   }
-  /// The entry that next() gave is done with. True = its space should be announced now.
+  /// The entry that next() gave is finished. True = its space should be published now.
   bool advance() noexcept { return ++x_tail == x_publish_at; }
   bool unpublished() const noexcept { return x_tail != x_published; }
-  /// Returns the space to the sender. True = it asked for a wake-up.
+  /// Returns the space to the sender. True = the sender asked for a wake-up.
   bool publish() noexcept {
     x_published = x_tail;
     x_publish_at = x_tail + x_memory.count / 4;
@@ -217,13 +234,13 @@ class RingReceiver {
     store_release(*x_memory.consumed, uint64_t(x_byte_tail) << 32 | x_tail);
     return x_memory.waiting->load(std::memory_order_relaxed) != 0;
   }
-  /// True once per announcement of the sender that it sleeps. For what it makes a barrier on this
-  /// processor (ShmTransport::announce_waiting): its space in the ring.
+  /// True once for each time that the sender announced its sleep. Used only for space in the ring:
+  /// the sender's barrier (ShmTransport::announce_waiting) replaces a fence here.
   bool take_waiting() noexcept {
     return x_memory.waiting->load(std::memory_order_relaxed) &&
            exchange_acq_rel(*x_memory.waiting, 0u);
   }
-  /// The same for whatever else was published.
+  /// The same for anything else that was published; fences.
   bool take_sleeper() noexcept { return shm::take_sleeper(*x_memory.waiting); }
 
  private:

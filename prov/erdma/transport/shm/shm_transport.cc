@@ -13,13 +13,12 @@ namespace erdma::transport::shm {
 namespace {
 
 Options checked(Options options) noexcept {
-  options.eager_bytes = std::clamp(options.eager_bytes, size_t(kSlotPayload), size_t(kMaxEager));
-  options.eager_most = std::clamp(options.eager_most, options.eager_bytes, size_t(kMaxEager));
+  options.eager_bytes = std::max(options.eager_bytes, size_t(kSlotPayload));
   options.hot_peers = std::max(options.hot_peers, 1u);
   return options;
 }
 
-/// Steps of those in the list; who returns true leaves it.
+/// Calls `done` for each element; elements for which it returns true leave the list.
 template <typename T, typename Tag, typename Step>
 int each(util::IntrusiveList<T, Tag>& list, Step&& done) noexcept {
   int left = 0;
@@ -127,9 +126,9 @@ bool ShmTransport::arm() noexcept {
   return false;
 }
 
-// Of links whose ring is full, and of those whose peer may ask this process to help it. The first
-// need a barrier: the peer publishes what it consumed without a fence. It makes one before it
-// looks whether to call for help.
+// Covers links whose ring is full, and links whose peer may ask this process for help. The first
+// need a barrier here, because the peer publishes consumption without a fence. For help, the peer
+// fences before it looks at `waiting`.
 bool ShmTransport::announce_waiting() noexcept {
   bool barrier = false;
   bool registered = true;

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hmem/copy.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -15,7 +17,7 @@ namespace {
 constexpr size_t kCacheLine = 64;
 constexpr size_t kWorthwhile = 256;  // below this the fence costs more than the cache
 
-// Each copies `lines` lines to an aligned address.
+// Each function copies `lines` lines to an aligned address.
 void stream_lines_sse2(std::byte* to, const std::byte* from, size_t lines) noexcept {
   for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
@@ -59,7 +61,7 @@ StreamLines best_stream_lines() noexcept {
 }  // namespace
 
 void plain_copy(void* to, const void* from, size_t length) noexcept {
-  std::memcpy(to, from, length);
+  hmem::copy_payload(to, from, length);
 }
 
 void stream_copy(void* to, const void* from, size_t length) noexcept {

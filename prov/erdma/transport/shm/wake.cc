@@ -31,8 +31,8 @@ bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept {
   return barriers.global && !membarrier(MEMBARRIER_CMD_GLOBAL);
 }
 
-void wake_slow(WakeWords& words, const Waker& waker) noexcept {
-  if (take_sleeper(words.armed)) waker.ring();
+void wake_slow(WakeWords& words, const Waker& waker, SendHint hint) noexcept {
+  if (hint != SendHint::unfinished && take_sleeper(words.armed)) waker.ring();
 }
 
 }  // namespace erdma::transport::shm

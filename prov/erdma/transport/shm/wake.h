@@ -2,32 +2,33 @@
 
 #include <atomic>
 
+#include "transport/link.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/wake_socket.h"
 
-/// Sleeping and waking without a fence on the hot path. docs/threading.md, "Sleeping".
+/// Sleeping and waking without a fence on the fast path. See docs/threading.md, "Sleeping".
 ///
-/// A receiver that never sleeps leaves may_sleep at 0, and its senders do one plain load. The first
-/// time it sleeps it sets may_sleep and makes its peers' CPUs execute a barrier (membarrier), so
-/// that each sender either sees the flag or has published what it sent before; from then on senders
-/// fence.
+/// A receiver that never sleeps leaves may_sleep at 0, and its senders do one plain load. Before it
+/// sleeps for the first time, it sets may_sleep and makes its peers' CPUs execute a barrier
+/// (membarrier), so that each sender either sees the flag or has already published what it sent
+/// before. From then on senders fence.
 namespace erdma::transport::shm {
 
 /// What the kernel offers to this process.
 struct Barriers {
   bool global = false;     ///< reaches every thread of every process; slow (milliseconds)
-  bool expedited = false;  ///< fast, reaches the processes that registered; this one did
+  bool expedited = false;  ///< fast; reaches the processes that registered, as this one did
 };
 Barriers register_barriers() noexcept;
-/// A barrier on all peers' CPUs. False = cannot be had.
+/// A barrier on all peers' CPUs. False = not available.
 bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept;
 
-void wake_slow(WakeWords& words, const Waker& waker) noexcept;
+void wake_slow(WakeWords& words, const Waker& waker, SendHint hint) noexcept;
 
-/// By a sender, after it published something.
-inline void wake_if_asleep(WakeWords& words, const Waker& waker) noexcept {
+/// A sender calls this after it has published something.
+inline void wake_if_asleep(WakeWords& words, const Waker& waker, SendHint hint) noexcept {
   if (words.may_sleep.load(std::memory_order_relaxed)) [[unlikely]]
-    wake_slow(words, waker);
+    wake_slow(words, waker, hint);
 }
 
 }  // namespace erdma::transport::shm

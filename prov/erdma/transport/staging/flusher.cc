@@ -72,7 +72,7 @@ void Flusher::on_read(int status) noexcept {
   x_status = status;
   ERDMA_NOTICE(gpu_refused, EP_DATA,
                "what the NIC wrote to a GPU can't be flushed by reading it back (%s): the messages "
-               "end in errors\n",
+               "end in errors",
                fi_strerror(-status));
 }
 

@@ -18,7 +18,8 @@ struct Subscriber {
   const ibv_context* context;
   AsyncListener* listener;
 };
-/// One per process: what a fork left of the parent's, a locked mutex maybe, is not touched.
+/// There is one per process: the parent's registry, whose mutex may be locked, is not touched after
+/// a fork.
 struct Registry {
   uint32_t epoch = util::process_epoch();
   std::mutex mutex;
@@ -27,9 +28,15 @@ struct Registry {
 };
 std::atomic<Registry*> g_registry = nullptr;
 
+/// Null: nothing subscribed in this process yet.
+Registry* known_registry() noexcept {
+  Registry* const latest = g_registry.load(std::memory_order_acquire);
+  return latest && latest->epoch == util::process_epoch() ? latest : nullptr;
+}
+
 Registry& registry() {
+  if (Registry* const known = known_registry()) return *known;
   Registry* latest = g_registry.load(std::memory_order_acquire);
-  if (latest && latest->epoch == util::process_epoch()) return *latest;
   auto made = std::make_unique<Registry>();
   made->older = latest;
   if (g_registry.compare_exchange_strong(latest, made.get())) latest = made.release();
@@ -39,9 +46,10 @@ Registry& registry() {
 }  // namespace
 
 void tell_all(const ibv_context* context, const DeviceEvent& event) noexcept {
-  Registry& all = registry();
-  const std::lock_guard guard(all.mutex);
-  for (const Subscriber& subscriber : all.subscribers)
+  Registry* const all = known_registry();
+  if (!all) return;
+  const std::lock_guard guard(all->mutex);
+  for (const Subscriber& subscriber : all->subscribers)
     if (subscriber.context == context) subscriber.listener->on_device_event(event);
 }
 
@@ -55,9 +63,10 @@ AsyncEvents::AsyncEvents(const Device& device, AsyncListener& listener)
 }
 
 AsyncEvents::~AsyncEvents() {
-  Registry& all = registry();
-  const std::lock_guard guard(all.mutex);
-  std::erase_if(all.subscribers,
+  Registry* const all = known_registry();
+  if (!all) return;  // a forked child: the parent's registry has the listener
+  const std::lock_guard guard(all->mutex);
+  std::erase_if(all->subscribers,
                 [this](const Subscriber& entry) { return entry.listener == &x_listener; });
 }
 
@@ -67,7 +76,7 @@ int AsyncEvents::fd() const noexcept {
 
 void AsyncEvents::dispatch() noexcept {
   ibv_async_event event;
-  // Destroying what an event is about waits until the event is acknowledged.
+  // Destroying the object of an event waits until the event is acknowledged.
   while (!ibv_get_async_event(x_device.context(), &event)) {
     handle(event);
     ibv_ack_async_event(&event);
@@ -83,19 +92,17 @@ void AsyncEvents::handle(const ibv_async_event& event) const noexcept {
     case IBV_EVENT_QP_ACCESS_ERR:
       return tell_all(x_device.context(), {id_of(event.element.qp->qp_context), nullptr, what});
     case IBV_EVENT_CQ_ERR:
-      ERDMA_NOTICE(port, EP_CTRL, "%s: a completion queue failed: its connections are lost\n",
-                   name);
+      ERDMA_NOTICE(port, EP_CTRL, "%s: a completion queue failed: its connections are lost", name);
       return tell_all(x_device.context(), {0, event.element.cq, what});
     case IBV_EVENT_DEVICE_FATAL:
-      ERDMA_NOTICE(port, EP_CTRL, "%s: %s: all its connections are lost\n", name, what);
+      ERDMA_NOTICE(port, EP_CTRL, "%s: %s: all its connections are lost", name, what);
       return tell_all(x_device.context(), {0, nullptr, what});
     case IBV_EVENT_PORT_ERR:
-      ERDMA_NOTICE(port, EP_CTRL,
-                   "%s: port %d is down: connections die unless it comes back soon\n", name,
-                   event.element.port_num);
+      ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is down: connections die unless it comes back soon",
+                   name, event.element.port_num);
       return;
     case IBV_EVENT_PORT_ACTIVE:
-      ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is active again\n", name, event.element.port_num);
+      ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is active again", name, event.element.port_num);
       return;
     default:
       ERDMA_INFO(EP_CTRL, "%s: %s\n", name, what);

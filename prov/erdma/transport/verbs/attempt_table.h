@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
-#include <vector>
 
 #include "transport/verbs/connector.h"
 #include "transport/verbs/deadlines.h"
@@ -15,28 +14,28 @@ namespace erdma::transport::verbs {
 
 struct Peer;
 
-/// A connection, or what may become one.
+/// A connection, or an attempt to make one.
 struct Attempt {
   enum class Stage : uint8_t {
-    reaching,   ///< active: on the way to on_reached()
+    reaching,   ///< active: until on_reached()
     requested,  ///< active: hello sent
     accepting,  ///< passive: welcome sent
     up,         ///< the polling thread has the connection
     lost,       ///< likewise, and was told that it is dead: waits for close()
-    held,       ///< given up; what destroys it would wait for the peer
+    held,       ///< given up, but destroying it would wait for the peer
   };
   uint64_t id = 0;
   Peer* peer = nullptr;    ///< null when lost or held
-  Peer* holder = nullptr;  ///< held: it was this peer's
+  Peer* holder = nullptr;  ///< held: the peer that it belonged to
   Stage stage = Stage::reaching;
   bool active = false;
-  uint32_t serial = 0;  ///< of our own hello or welcome
+  uint32_t serial = 0;  ///< of this side's hello or welcome
   uint32_t peer_serial = 0;
-  uint64_t resumes = 0;  ///< as our own terms say
-  uint64_t session = 0;  ///< up: what both ends call it
+  uint64_t resumes = 0;  ///< from this side's terms
+  uint64_t session = 0;  ///< up: the session's name at both ends
   uint64_t deadline = 0;
-  Mac hello_mac{};                         ///< active: of our hello, which the welcome must know
-  Terms terms;                             ///< the peer's
+  Mac hello_mac{};  ///< active: of this side's hello; the welcome must refer to it
+  Terms terms;      ///< the peer's
   std::unique_ptr<Connection> connection;  ///< until it is up
   const ibv_cq* queue = nullptr;           ///< its completion queue: to compare only
 };
@@ -54,21 +53,21 @@ struct Peer {
   uint64_t token = 0;
   uint64_t give_up = 0;
   uint64_t backoff = 0;
-  // In a row, as the outcome of attempts.
-  unsigned busy_ports = 0;   ///< the port could not be had
-  unsigned no_ports = 0;     ///< of these: -FI_EADDRNOTAVAIL
-  unsigned resets = 0;       ///< ports that could not be had do not count
-  uint64_t first_reset = 0;  ///< when
-  uint16_t answer = 0;       ///< to its challenge
+  // What recent attempts had in common, in a row.
+  unsigned busy_ports = 0;   ///< the port was not available
+  unsigned no_ports = 0;     ///< of those: -FI_EADDRNOTAVAIL
+  unsigned resets = 0;       ///< not counting attempts whose port was not available
+  uint64_t first_reset = 0;  ///< time of the first of them
+  uint16_t answer = 0;       ///< to the peer's challenge
   bool spoke = false;        ///< a listener of this provider is there
 };
 
-/// The attempts of one endpoint, the peers that they are made with, and what is due when.
+/// The attempts of one endpoint, their peers, and their deadlines.
 class AttemptTable {
  public:
   /// Throws std::bad_alloc.
   Peer& peer_of(const util::SocketAddress& name);
-  /// The peer is gone then.
+  /// Deletes the peer if it is idle.
   void forget_if_idle(Peer& peer) noexcept;
   /// Null: no memory, which is logged.
   Attempt* add(uint64_t id, Peer& peer, bool active) noexcept;
@@ -76,18 +75,18 @@ class AttemptTable {
   Attempt* find(uint64_t id, Attempt::Stage stage) noexcept;
   Attempt* any() noexcept { return x_attempts.empty() ? nullptr : &x_attempts.begin()->second; }
   Attempt* any_but(Attempt::Stage stage) noexcept;
-  /// It belongs to no peer any more. The peer may go, too: who needs it longer looks it up again.
+  /// The attempt belongs to no peer any more. The peer may be deleted, too: callers that still need
+  /// it look it up again.
   static void detach(Attempt& attempt) noexcept;
   void erase(Attempt& attempt) noexcept;
-  /// All of which a function says so.
+  /// Any attempt for which `wanted` returns true, or null.
   template <typename Function>
-  std::vector<uint64_t> ids(Function&& wanted) const {
-    std::vector<uint64_t> found;
-    for (const auto& [id, attempt] : x_attempts)
-      if (wanted(attempt)) found.push_back(id);
-    return found;
+  Attempt* any_of(Function&& wanted) noexcept {
+    for (auto& [id, attempt] : x_attempts)
+      if (wanted(attempt)) return &attempt;
+    return nullptr;
   }
-  /// Connections that peers with this IP made and that are up.
+  /// Number of connections that peers with this IP made and that are up.
   size_t accepted_from(const util::SocketAddress& name) const noexcept;
 
   void time_out(Attempt& attempt, uint64_t when) noexcept { deadlines(attempt).set(attempt, when); }
@@ -107,7 +106,7 @@ class AttemptTable {
   std::unordered_map<util::SocketAddress, Peer, util::SocketAddressHash> x_peers;
 };
 
-/// Whether both names are of one host.
+/// True if both names belong to one host.
 bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcept;
 
 }  // namespace erdma::transport::verbs

@@ -12,7 +12,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// Idle slabs that are kept for the next burst; of several peers where each has its own.
+/// Idle slabs that are kept for the next burst; more where each peer has its own.
 constexpr size_t kIdleSlabs = 1;
 constexpr size_t kIdleSlabsApart = 4;
 
@@ -31,7 +31,7 @@ BlockPool::~BlockPool() {
   util::expect_none_left("block", x_in_use);
 }
 
-/// Whole pages.
+/// Rounded up to whole pages.
 size_t BlockPool::slab_bytes() const noexcept {
   static const size_t mask = size_t(::sysconf(_SC_PAGESIZE)) - 1;
   return (x_block_bytes * x_blocks + mask) & ~mask;
@@ -60,14 +60,14 @@ bool BlockPool::refuse(int error) noexcept {
   if (!x_said && !x_device.gone())
     ERDMA_NOTICE(locked_memory, EP_DATA,
                  "%s: no more memory for packets (%zu KiB: %s); go on with %zu KiB. "
-                 "Raise the limit of locked memory (ulimit -l)\n",
+                 "Raise the limit of locked memory (ulimit -l)",
                  x_device.name().c_str(), slab_bytes() >> 10, util::ErrorText(error).c_str(),
                  x_made * slab_bytes() >> 10);
   x_said = true;
   return false;
 }
 
-/// The slab to take from; low ones first, so that high ones can go. Null: none.
+/// The slab to take a block from. Low ones come first, so that high ones become idle. Null: none.
 BlockPool::Slab* BlockPool::with_room(const void* peer) noexcept {
   if (x_slabs.empty()) return nullptr;
   if (usable(x_slabs[x_lowest], peer)) return &x_slabs[x_lowest];
@@ -81,10 +81,11 @@ BlockPool::Slab* BlockPool::with_room(const void* peer) noexcept {
     if (!slab.memory && !missing) missing = &slab;
     if (slab.memory && slab.free.size() == x_blocks) others = &slab;
   }
-  // Its memory goes, too, as what another peer knows of is not where this one's bytes go.
+  // Free its memory as well: another peer knows its key, so this peer's bytes must not go there.
   if (others && (!missing || x_refused)) unmake(*(missing = others)), x_refused = false;
   if (!missing && x_apart) close_one();
-  // While nothing is out, nothing will be released: memory that is there again is noticed here.
+  // If no block is in use, none will be released, so only another attempt here can find that memory
+  // is available again.
   if (!missing || (x_refused && x_in_use > 0)) return nullptr;
   if (!make(*missing)) {
     x_refused = true;
@@ -99,7 +100,7 @@ bool BlockPool::usable(const Slab& slab, const void* peer) const noexcept {
   return slab.memory && !slab.free.empty() && (!x_apart || (slab.peer == peer && !slab.closed));
 }
 
-/// Peers that never pause would keep what they have.
+/// Peers that never pause would otherwise keep their slabs.
 void BlockPool::close_one() noexcept {
   for (const Slab& slab : x_slabs)
     if (slab.closed) return;

@@ -16,8 +16,8 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// Which interrupt tells of completions: one processor serves each, 16 events a time. So the queues
-/// of a process, and those of the processes of a host, take them in turn.
+/// The interrupt vector for completions. One processor serves each vector, 16 events at a time, so
+/// the queues of a process, and the processes of a host, take vectors in turn.
 int next_vector(const ibv_context& context) noexcept {
   static std::atomic<unsigned> made{0};
   const unsigned vectors = context.num_comp_vectors > 0 ? unsigned(context.num_comp_vectors) : 1;
@@ -82,17 +82,18 @@ int CompletionQueues::add_group(uint32_t entries) noexcept {
   ibv_context* const context = x_device.context();
   const int vector = next_vector(*context);
   CompletionQueue cq(ibv_create_cq(context, int(wanted), nullptr, x_channel.get(), vector));
-  // Locked memory may suffice for a smaller one.
+  // The locked memory may suffice for a smaller one.
   for (; !cq && wanted / 2 >= entries; wanted /= 2)
     cq.reset(ibv_create_cq(context, int(wanted / 2), nullptr, x_channel.get(), vector));
   if (!cq) {
-    // The driver of eRDMA says EIO whatever happened; of a region it says what.
+    // The driver of eRDMA reports EIO for every cause here; for a memory region it reports the
+    // actual one.
     const int error = errno;
     (void)OwnMemory().make(x_device, size_t(sysconf(_SC_PAGESIZE)), OwnUse::packets);
     if (x_device.gone()) return -FI_ENODEV;
     ERDMA_NOTICE(locked_memory, EP_CTRL,
                  "%s: no completion queue of %u entries (%s); more locked memory (ulimit -l) or a "
-                 "lower FI_ERDMA_MAX_CONNECTIONS may help\n",
+                 "lower FI_ERDMA_MAX_CONNECTIONS may help",
                  x_device.name().c_str(), wanted, std::strerror(error));
     return -FI_ENOMEM;
   }
@@ -113,7 +114,7 @@ bool CompletionQueues::arm() noexcept {
 }
 
 void CompletionQueues::take_events() noexcept {
-  constexpr unsigned kAcknowledgeAt = 1024;  // it takes a lock
+  constexpr unsigned kAcknowledgeAt = 1024;  // because it takes a lock
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   for (uint32_t i = 0; i < count(); ++i) x_groups[i].asked = false;

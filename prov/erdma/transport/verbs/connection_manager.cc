@@ -13,20 +13,21 @@ namespace {
 
 constexpr uint64_t kFirstBackoff = 2'000'000;
 constexpr uint64_t kLongestBackoff = 250'000'000;
-/// So many connects in a row find their port taken before the next ones wait longer.
+/// After this many connects in a row have found their port taken, the next ones wait longer.
 constexpr unsigned kPortTries = 32;
-/// So many resets in a row, over so long, of a peer that was there: nobody listens any more. A peer
-/// that lives and gets no processor for a while looks the same once its backlog is full, so this is
-/// as long as an error within 2 s allows.
+/// After this many resets in a row over this long, the peer no longer listens. A live peer that
+/// gets no processor time looks the same once its backlog is full, so the time is as long as an
+/// error within 2 s allows.
 constexpr unsigned kResets = 3;
 constexpr uint64_t kResetTime = 1'500'000'000;
-/// Connections that we accepted and whose other side has not confirmed. Those that come later push
-/// out the oldest: an honest peer confirms within a round trip.
+/// Connections that this side accepted and the other side has not confirmed. Above this limit a new
+/// one replaces the oldest, because an honest peer confirms within a round trip.
 constexpr size_t kMaxAccepting = 256;
 constexpr uint64_t kConfirmTime = 10'000'000'000;
 
-/// Connections that were given up without an answer, of one peer: it has not answered the first of
-/// them either. And of all, beside half of the limit on connections: the others need places, too.
+/// Connections of one peer that were given up without an answer: the peer has not answered the
+/// first of them either. And of all peers, in addition to half of the limit on connections: the
+/// other peers need places, too.
 constexpr unsigned kHeldOfOne = 2;
 constexpr size_t kHeld = 64;
 
@@ -34,8 +35,8 @@ bool is_up(const Attempt* attempt) noexcept {
   return attempt && attempt->stage == Attempt::Stage::up;
 }
 
-/// A reset in mid-handshake says little: the next attempt tells more. But eRDMA tells of a port
-/// that nobody has by a reset, too. Returns the status.
+/// A reset during the handshake says little, and the next attempt tells more. But eRDMA also
+/// reports a port without a listener by a reset. Returns the status.
 int judge_reset(Peer& peer, uint64_t now) noexcept {
   if (peer.resets++ == 0) peer.first_reset = now;
   const bool nobody = peer.resets >= kResets && now - peer.first_reset >= kResetTime;
@@ -46,7 +47,7 @@ bool is_of_port(int status) noexcept {
   return status == -FI_EADDRINUSE || status == -FI_EADDRNOTAVAIL;
 }
 
-/// Each port of an address that is gone is not available; of another, most are.
+/// If an address is gone, none of its ports is available; on any other address most ports are.
 int judge_port(Peer& peer, int status) noexcept {
   ++peer.busy_ports;
   if (status == -FI_EADDRINUSE)
@@ -56,12 +57,12 @@ int judge_port(Peer& peer, int status) noexcept {
   return status;
 }
 
-/// An attempt had another outcome than a port that is taken, or than a reset.
+/// The attempt ended neither with a taken port nor with a reset.
 void ports_are_there(Peer& peer) noexcept {
   peer.busy_ports = peer.no_ports = 0;
 }
 
-/// Why there is no queue pair, or nothing for one.
+/// The status where no queue pair, or no resources for one, can be had.
 int none_can_be_made(const Device* device) noexcept {
   return device && device->gone() ? -FI_ENODEV : -FI_ENOMEM;
 }
@@ -80,7 +81,7 @@ ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t non
 void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token, bool patient) {
   Peer& peer = x_table.peer_of(name);
   const bool to_self = x_gatekeeper.is_self(peer);
-  // It came up while the order was on its way: that mail is the answer.
+  // A connection came up while the order was on its way; its mail is the answer.
   if (is_up(peer.active) || (!to_self && is_up(peer.passive))) return;
   const bool going_on = peer.wanted;
   peer.wanted = true;
@@ -96,7 +97,7 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
                name.to_string().c_str(), x_config.name.to_string().c_str());
     return give_up(peer, -FI_EHOSTUNREACH);
   }
-  // The peer's own attempt may do; if it fails, passive_failed() goes on.
+  // The peer's own attempt may succeed; if it fails, passive_failed() continues.
   if (!peer.passive || to_self) start(peer);
 }
 
@@ -112,7 +113,7 @@ void ConnectionManager::start(Peer& peer) {
 void ConnectionManager::on_reached(uint64_t id) {
   Attempt* attempt = x_table.find(id, Attempt::Stage::reaching);
   if (!attempt) return;
-  // Asked first: what is destroyed meanwhile is a reason to try again, too.
+  // Asked first, because connections that end meanwhile are a reason to retry, too.
   const bool others = x_config.factory->connections() > 0;
   Path path{};
   if (const int rc = make_connection(*attempt, path)) {
@@ -157,7 +158,7 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
   attempt->peer->resets = 0;
   attempt->peer->spoke |= !bytes.empty();
   ports_are_there(*attempt->peer);
-  // Nobody listens there: a peer may be starting.
+  // There is no listener: the peer may be starting.
   const bool retry =
       bytes.empty() ? attempt->peer->patient : x_gatekeeper.heed(*attempt->peer, bytes);
   attempt_failed(*attempt, -FI_ECONNREFUSED, retry);
@@ -174,7 +175,7 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
     else if (x_backend.resets_tell_nobody)
       status = judge_reset(peer, x_config.clock->now());
   }
-  // The next attempt has another port.
+  // The next attempt uses another port.
   const bool again = status == -FI_ECONNRESET || is_of_port(status);
   attempt_failed(attempt, status, again || (status == -FI_ECONNREFUSED && peer.patient));
 }
@@ -225,15 +226,15 @@ void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from,
                                                    : x_gatekeeper.refusal(reason));
     x_table.forget_if_idle(peer);
   };
-  // A peer that is refused for that comes again.
+  // A peer that is refused for this reason retries.
   if (!guarded("answering a connection request", answer))
     x_backend.refuse(id, encode_prefix(HelloKind::refusal, Refusal::busy));
 }
 
-/// The request is the newest that both sides have: what the peer had here goes, unless it is our
-/// own end of a connection to ourselves.
+/// The request is the newest that both sides know. So whatever the peer had here ends, except this
+/// endpoint's own end of a connection to itself.
 void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
-  peer.resets = 0;  // somebody is there
+  peer.resets = 0;  // the peer is there
   peer.spoke = true;
   for (Attempt* attempt : {peer.passive, peer.active}) {
     if (!attempt || (attempt->active && x_gatekeeper.is_self(peer))) continue;
@@ -266,10 +267,10 @@ void ConnectionManager::on_established(uint64_t id) {
   if (Attempt* attempt = x_table.find(id, Attempt::Stage::accepting)) go_up(*attempt);
 }
 
-/// What there was of the peer's attempt; null: nothing yet.
+/// `attempt`: what existed of the peer's attempt; null: nothing yet.
 void ConnectionManager::passive_failed(Peer& peer, Attempt* attempt) noexcept {
   if (attempt) discard(*attempt);
-  // It stood for our own attempt.
+  // The peer's attempt stood in for that of this side.
   if (peer.wanted && !peer.active && !peer.deadline) return try_again(peer, -FI_ECONNRESET);
   x_table.forget_if_idle(peer);
 }
@@ -339,7 +340,7 @@ void ConnectionManager::lose(Attempt& attempt, int status) noexcept {
 }
 
 void ConnectionManager::discard(Attempt& attempt) noexcept {
-  // First the back end: it may still hold the queue pair in its cm id.
+  // Close the back end first: its cm id may still refer to the queue pair.
   const bool held = x_backend.close(attempt.id, false);
   if (!attempt.connection || !held)
     return dispose(x_table, *x_config.mail, attempt, Mail::Type::dispose);
@@ -388,20 +389,21 @@ void ConnectionManager::expire() {
   }
 }
 
+/// Each attempt that is struck leaves its peer, so the loop ends. It allocates nothing, because an
+/// event that is lost does not come again.
 void ConnectionManager::on_device_event(const DeviceEvent& event) {
   const bool gone = !event.queue_pair && !event.completion_queue;
   const auto struck = [&](const Attempt& attempt) {
+    if (!attempt.peer) return false;  // lost or held
     return gone || attempt.id == event.queue_pair ||
            (event.completion_queue && attempt.queue == event.completion_queue);
   };
   const int status = gone ? -FI_ENODEV : event.queue_pair ? -FI_ECONNRESET : -FI_EIO;
-  for (const uint64_t id : x_table.ids(struck)) {
-    const Attempt* const attempt = x_table.find(id);
-    if (!attempt || !attempt->peer) continue;  // lost, held
+  while (const Attempt* const attempt = x_table.any_of(struck)) {
     if (event.queue_pair)
       ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
                  attempt->peer->name.to_string().c_str(), event.what);
-    on_closed(id, status);
+    on_closed(attempt->id, status);
   }
 }
 

@@ -23,8 +23,8 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// What the thread of an endpoint does: orders from the polling thread, what happens on the
-/// network, what the device says, and time.
+/// The work of an endpoint's connector thread: orders from the polling thread, network events,
+/// device events, and deadlines.
 class ConnectorThread final : public Connector, AsyncListener, EndpointThread::Work {
  public:
   explicit ConnectorThread(const ConnectorConfig& config);
@@ -47,9 +47,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
     DeviceEvent event = {};
   };
 
-  void on_device_event(const DeviceEvent& event) noexcept override {
-    x_commands.post({Command::Type::device_event, false, 0, {}, event});
-  }
+  void on_device_event(const DeviceEvent& event) noexcept override;
 
   void on_orders() override;
   void on_event(uint64_t event) override;
@@ -72,7 +70,8 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   Mailbox<Command, util::EventFd> x_commands;
 };
 
-/// At the end, for peers that we asked and gave up.
+/// At the end of the endpoint: how long to wait for peers whose attempts were given up without an
+/// answer.
 constexpr uint64_t kHeldTime = 1'000'000'000;
 
 enum Source : uint64_t { kBackend, kAsync, kQuestion };
@@ -97,22 +96,22 @@ int ConnectorThread::start_thread() {
   if (const int rc = x_backend->listen(x_config.name)) return rc;
   x_async.emplace(*x_config.device, static_cast<AsyncListener&>(*this));
   if (const int rc = x_thread.watch(x_backend->fd(), kBackend)) return rc;
-  // Without asynchronous events everything works; only the reason of a failure comes later.
+  // Without asynchronous events everything works; only the reason of a failure arrives later.
   (void)x_thread.watch(x_async->fd(), kAsync);
   if (x_config.options.questions >= 0)
     (void)x_thread.watch(x_config.options.questions, kQuestion, EPOLLIN | EPOLLET);
-  if (!x_commands.arm()) x_thread.bell().ring();  // other threads hear of events already
+  if (!x_commands.arm()) x_thread.bell().ring();  // other threads may already report events
   return x_config.options.background ? x_thread.start("erdma-connect") : 0;
 }
 
 ConnectorThread::~ConnectorThread() {
   x_thread.stop();
-  x_async.reset();  // other threads add orders until then
-  on_orders();      // the last: closes that the peers should see as such
+  x_async.reset();  // other threads post orders until here
+  on_orders();      // the last orders: closes that peers should see as orderly
   await_held();
 }
 
-/// Most peers answer within a round trip what we asked and gave up.
+/// Waits for peers whose attempts were given up; most answer within a round trip.
 void ConnectorThread::await_held() {
   const util::SystemClock clock;
   const uint64_t end = clock.now() + kHeldTime;
@@ -141,6 +140,13 @@ void ConnectorThread::close(uint64_t connection_id, bool orderly) noexcept {
 
 void ConnectorThread::stop_listening() noexcept {
   x_commands.post({Command::Type::stop_listening});
+}
+
+/// Does not wait for memory, because other listeners wait for this one. Without the event the time
+/// limits of the connections end them.
+void ConnectorThread::on_device_event(const DeviceEvent& event) noexcept {
+  if (x_commands.try_post({Command::Type::device_event, false, 0, {}, event}))
+    say_out_of_memory("noting an error of the device");
 }
 
 void ConnectorThread::on_orders() {

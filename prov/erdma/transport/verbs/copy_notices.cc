@@ -9,7 +9,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// One line is enough, whichever cause is met first.
+/// One line is enough, whichever cause comes first.
 std::atomic<bool> g_warned{false};
 
 }  // namespace
@@ -19,7 +19,7 @@ void warn_of_copies(const char* why) noexcept {
   ERDMA_NOTICE(zero_copy, MR,
                "zero copy is off, long messages through the NIC are copied, which takes processor "
                "time and bandwidth: %s. FI_ERDMA_MR_CACHE=off asks for copies and silences this "
-               "line\n",
+               "line",
                why);
 }
 
@@ -33,18 +33,18 @@ void CopyNotices::once(What what, const char* why, size_t bytes) noexcept {
       ERDMA_NOTICE(
           zero_copy, MR,
           "memory of the application (%zu bytes) could not be registered: %s; it is copied "
-          "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)\n",
+          "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)",
           bytes, why, size_t(limit.rlim_cur >> 10));
       break;
     case size:
-      ERDMA_NOTICE(zero_copy, MR,
-                   "memory of the application (%zu bytes) %s: it is copied instead\n", bytes, why);
+      ERDMA_NOTICE(zero_copy, MR, "memory of the application (%zu bytes) %s: it is copied instead",
+                   bytes, why);
       break;
-    case shared:  // as an application may well do
+    case shared:  // applications may do this on purpose
       ERDMA_ANNOUNCE(MR, "memory of the application %s: it is copied instead\n", why);
       break;
     default:
-      ERDMA_NOTICE(zero_copy, MR, "memory of the application %s: it is copied instead\n", why);
+      ERDMA_NOTICE(zero_copy, MR, "memory of the application %s: it is copied instead", why);
   }
 }
 

@@ -11,11 +11,11 @@ namespace erdma::transport::verbs {
 namespace {
 
 int fail(const std::string& name, const char* what, int error) noexcept {
-  ERDMA_NOTICE(device, DOMAIN, "%s: %s: %s\n", name.c_str(), what, std::strerror(error));
+  ERDMA_NOTICE(device, DOMAIN, "%s: %s: %s", name.c_str(), what, std::strerror(error));
   return error ? -error : -FI_EIO;
 }
 
-/// Null, with errno.
+/// Null with errno.
 ibv_context* open_by_name(const std::string& name) noexcept {
   int count = 0;
   const DeviceList list(ibv_get_device_list(&count));
@@ -37,7 +37,7 @@ bool try_inline(ibv_pd* pd, ibv_cq* cq, uint32_t bytes, uint32_t& granted) noexc
   return bool(qp);
 }
 
-/// There is no query for it: a device says so by refusing. 0 or -errno.
+/// There is no query for this limit: a device refuses what it cannot do. 0 or -errno.
 int probe_inline(ibv_context* context, ibv_pd* pd, uint32_t& granted) noexcept {
   const CompletionQueue cq(ibv_create_cq(context, 16, nullptr, nullptr, 0));
   if (!cq) return errno ? -errno : -FI_EIO;
@@ -58,8 +58,8 @@ ibv_gid gid_of(const util::SocketAddress& address) noexcept {
   return gid;
 }
 
-/// RoCEv2 where the device tells the type; else the last entry, as versions are listed in order.
-/// -1 = none.
+/// Prefers RoCEv2 where the device tells the type; otherwise the last entry, because versions are
+/// listed in order. -1 = none.
 int find_gid(ibv_context* context, uint8_t port, int table, const ibv_gid& wanted) noexcept {
   int last = -1;
   for (int i = 0; i < table; ++i) {
@@ -73,15 +73,16 @@ int find_gid(ibv_context* context, uint8_t port, int table, const ibv_gid& wante
   return last;
 }
 
-/// Some drivers report 0 for what they do not limit, or forget.
+/// Some drivers report 0 for a value that has no limit or that they do not set.
 template <typename T>
 uint32_t limit_or(T value, uint32_t fallback) noexcept {
   return value > 0 ? uint32_t(value) : fallback;
 }
 
 constexpr uint32_t kErdmaVendor = 0x1ded;
-/// The driver of eRDMA tells the adapter 32 bits of a region's length, and takes 2^36 and more. So
-/// a region of 4 GiB would have none, and a larger one would end early. In whole pages of any size.
+/// The driver of eRDMA passes 32 bits of a region's length to the adapter, although it accepts 2^36
+/// and more. So a region of 4 GiB would have length 0, and a larger one would end early. The limit
+/// is a multiple of all page sizes.
 constexpr uint64_t kLargestErdmaRegion = (uint64_t(1) << 32) - (uint64_t(1) << 21);
 
 uint64_t largest_region(const ibv_device_attr& device) noexcept {
@@ -132,14 +133,20 @@ Device::~Device() {
   x_events.keep_marked();
 }
 
-/// A command that the adapter of eRDMA does not answer ends its queue of commands, for the whole
-/// host: that one fails with ETIME, all others with ENODEV, as do those of a device that was taken
-/// away.
+bool Device::ask_for_room(int error) const noexcept {
+  RoomGiver* const giver = x_room_giver.load(std::memory_order_acquire);
+  const bool given = giver && giver->give_room(error);
+  errno = error;
+  return given;
+}
+
+/// If the eRDMA adapter does not answer a command, its command queue ends for the whole host: that
+/// command fails with ETIME, and all others with ENODEV, as on a device that was removed.
 bool Device::failed(int error) const noexcept {
   if (error != ENODEV && error != ETIME) return gone();
   if (!x_gone.exchange(true, std::memory_order_relaxed)) {
     ERDMA_NOTICE(port, DOMAIN,
-                 "%s: the device takes no commands any more (%s): all its connections are lost\n",
+                 "%s: the device takes no commands any more (%s): all its connections are lost",
                  x_name.c_str(), std::strerror(error));
     tell_all(context(), {.what = "the device takes no commands any more"});
   }
@@ -178,7 +185,7 @@ util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
   const int index = find_gid(context, device->port(), port.gid_tbl_len, device->x_gid);
   if (index < 0) {
     ERDMA_NOTICE(device, DOMAIN,
-                 "%s: none of its GIDs is %s; give its network interface this address\n",
+                 "%s: none of its GIDs is %s; give its network interface this address",
                  name.c_str(), address.host_string().c_str());
     return -FI_EADDRNOTAVAIL;
   }

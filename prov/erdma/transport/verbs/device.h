@@ -19,37 +19,48 @@ enum class TransportType : uint8_t {
   ib,     ///< GIDs and ibv_modify_qp, out of band (eRDMA in compat mode, rxe, InfiniBand proper)
 };
 
-/// Least rights (IBV_ACCESS_*) of memory by its use. What this side only sends or writes from needs
-/// none: registering it breaks copy-on-write all the same.
+/// The minimal rights (IBV_ACCESS_*) of memory by its use. Memory that this side only sends or
+/// writes from needs none: registration breaks copy-on-write even so.
 constexpr int kSourceRights = 0;
-/// Of memory that peers access.
+/// For memory that peers access.
 constexpr int peer_rights(bool for_reads, bool for_writes) noexcept {
   return (for_reads ? IBV_ACCESS_REMOTE_READ : 0) |
          (for_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
 }
-/// Of memory that a READ of this side fills. Only iWARP lets the answer in as a remote WRITE.
+/// For memory that a READ of this side fills. On iWARP, and only there, the response arrives as a
+/// remote WRITE.
 constexpr int sink_rights(TransportType personality) noexcept {
   return personality == TransportType::iwarp ? peer_rights(false, true) : IBV_ACCESS_LOCAL_WRITE;
 }
 
-/// What a device can do, with the traps of libibverbs' numbers mended (a limit is never 0).
+/// What a device can do, with invalid values of libibverbs corrected (no limit is 0).
 struct DeviceLimits {
   uint32_t max_qp = 0;
   uint32_t max_qp_wr = 0;
   uint32_t max_send_sge = 0;
   uint32_t max_cqe = 0;
-  uint32_t max_inline = 0;          ///< probed by creating a queue pair
+  uint32_t max_inline = 0;          ///< found by creating a queue pair
   uint32_t max_read_in_flight = 0;  ///< READs and atomics outstanding per queue pair
   uint64_t max_message = 0;         ///< bytes of one work request
   uint64_t max_region = 0;          ///< bytes of one memory region
 };
 
-/// An open device: context and protection domain. One per domain, shared by its endpoints, so that
-/// a memory region is valid for all of them. Outlives all transports on it. Thread-safe: immutable
-/// once open.
+/// Holds registrations that nobody uses now.
+class RoomGiver {
+ public:
+  /// A registration failed with errno `error`. True: a registration ended since.
+  virtual bool give_room(int error) noexcept = 0;
+
+ protected:
+  ~RoomGiver() = default;
+};
+
+/// An open device: context and protection domain. There is one per domain, shared by its endpoints,
+/// so that a memory region is valid for all of them. It must outlive all transports on it.
+/// Thread-safe, because it is immutable once open.
 class Device {
  public:
-  /// By ibverbs name. `address` (the endpoint's IP) chooses the GID of an ib device.
+  /// Opens by ibverbs name. `address` (the endpoint's IP) selects the GID of an ib device.
   static util::Result<std::unique_ptr<Device>> open(const std::string& name,
                                                     const util::SocketAddress& address,
                                                     ForkPolicy policy = ForkPolicy::automatic);
@@ -65,16 +76,21 @@ class Device {
   const ibv_gid& gid() const noexcept { return x_gid; }
   uint8_t gid_index() const noexcept { return x_gid_index; }
   uint8_t port() const noexcept { return 1; }
-  /// Whether memory of the application may be registered although it may fork.
+  /// True if memory of the application may be registered even though the process may fork.
   bool fork_safe() const noexcept { return x_fork_safety != ForkSafety::none; }
-  /// Each region of such memory is to be kept from children first.
+  /// True if each region of such memory must first be excluded from children.
   bool keeps_from_children() const noexcept { return x_fork_safety == ForkSafety::apart; }
-  /// Every command failed with `error`. True: the device is gone, as are all connections of it,
-  /// whose owners hear of that by AsyncEvents. Said once.
+  /// A command failed with `error`. True: the device is gone, and so are all its connections, whose
+  /// owners learn that from AsyncEvents. Logged once.
   bool failed(int error) const noexcept;
   bool gone() const noexcept { return x_gone.load(std::memory_order_relaxed); }
-  /// A queue pair is left to the end of the process: so is what it needs, as the kernel would
-  /// destroy it along with the context, and wait.
+  /// The registration cache of the device names itself, until it is destroyed; then null.
+  void let_give_room(RoomGiver* giver) const noexcept { x_room_giver = giver; }
+  /// A registration failed with errno `error`, which this call keeps. True: another attempt may
+  /// succeed. The caller holds no lock of the cache.
+  bool ask_for_room(int error) const noexcept;
+  /// A queue pair is kept until the process ends. So are the objects that it needs, because the
+  /// kernel would destroy it together with the context, and wait.
   void strand() const noexcept { x_stranded.store(true, std::memory_order_relaxed); }
 
  private:
@@ -91,6 +107,7 @@ class Device {
   ForkSafety x_fork_safety = ForkSafety::none;
   mutable std::atomic<bool> x_stranded{false};
   mutable std::atomic<bool> x_gone{false};
+  mutable std::atomic<RoomGiver*> x_room_giver{nullptr};
 };
 
 }  // namespace erdma::transport::verbs

@@ -20,14 +20,14 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-// Of libibverbs, which declares them for drivers only.
+// Functions of libibverbs that it declares only for drivers.
 extern "C" int ibv_dontfork_range(void* address, size_t length);
 extern "C" int ibv_dofork_range(void* address, size_t length);
 
 namespace erdma::transport::verbs {
 namespace {
 
-/// By the PCI vendor, without a call of libibverbs.
+/// Judged by the PCI vendor, without a call of libibverbs.
 bool has_erdma_device() noexcept {
   glob_t files{};
   bool found = false;
@@ -43,9 +43,9 @@ bool has_erdma_device() noexcept {
   return found;
 }
 
-/// Children get back those pages of a range that no registration holds, as libibverbs counts. It
-/// marks no range with a hole: such a one is tried by halves, cut where big pages may begin too.
-/// `tries`: at most so many, as a range may have no pages at all.
+/// Gives children those pages of a range again that no registration holds, as libibverbs counts.
+/// libibverbs marks no range with a hole, so such a range is tried in halves, cut where huge pages
+/// may begin. `tries` limits the attempts, because a range may have no pages at all.
 void let_children_have(const MemoryRange& pages, unsigned& tries) noexcept {
   if (tries == 0) return;
   --tries;
@@ -55,14 +55,15 @@ void let_children_have(const MemoryRange& pages, unsigned& tries) noexcept {
     return;
   }
   if (pages.bytes() <= size_t(::sysconf(_SC_PAGESIZE))) return;
-  // The address between both ends that most zeros end.
+  // The address between both ends with the most trailing zeros.
   const uintptr_t highest = std::bit_floor(pages.start ^ (pages.end - 1));
   const uintptr_t cut = (pages.end - 1) & ~(highest - 1);
   let_children_have({pages.start, cut}, tries);
   let_children_have({cut, pages.end}, tries);
 }
 
-/// rdma-core before 35 does not tell, and is asked to keep memory apart where that is not needed.
+/// rdma-core before 35 does not tell; then memory is excluded from children even where that is not
+/// needed.
 bool kernel_copies_for_children() noexcept {
 #ifdef HAVE_IBV_IS_FORK_INITIALIZED
   return ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
@@ -85,7 +86,7 @@ void prepare_for_forks_early() noexcept {
 }
 
 ForkSafety prepare_for_forks(ForkPolicy policy) noexcept {
-  static std::mutex mutex;  // libibverbs has none for it
+  static std::mutex mutex;  // libibverbs has none for this
   if (policy == ForkPolicy::unsafe) return ForkSafety::unasked;
   std::lock_guard guard(mutex);
   if (kernel_copies_for_children()) return ForkSafety::kernel;
@@ -96,19 +97,21 @@ int keep_from_children(const void* address, size_t length) noexcept {
   static std::atomic<bool> told{false};
   MemoryRange pages;
   if (!whole_pages(address, length, pages)) return EINVAL;
-  if (is_stack(pages)) return EOPNOTSUPP;  // without it no child would live to execute a program
+  // without its stack no child could live to execute a program
+  if (is_stack(pages)) return EOPNOTSUPP;
   void* const start = reinterpret_cast<void*>(pages.start);
   if (!::madvise(start, pages.bytes(), MADV_DONTFORK)) return 0;
   const int error = errno;
   unsigned tries = 10'000;
-  let_children_have(pages, tries);  // the kernel has marked what lies before a hole, and behind
+  let_children_have(pages, tries);  // the kernel has marked what precedes and follows a hole
   if (error != ENOMEM && !told.exchange(true))
     ERDMA_NOTICE(zero_copy, MR,
                  "memory of the application (%zu bytes) can't be kept from forked children: %s; it "
                  "is copied instead. Of huge pages use whole ones, or set FI_ERDMA_FORK=unsafe if "
-                 "the process never forks\n",
+                 "the process never forks",
                  length, std::strerror(error));
-  return error == ENOMEM ? EFAULT : error;  // nothing is mapped there: no want of room
+  // nothing is mapped there, so this is not a lack of room
+  return error == ENOMEM ? EFAULT : error;
 }
 
 }  // namespace erdma::transport::verbs

@@ -12,7 +12,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// More than the limit on connections: half of the places that a Core has.
+/// In addition to the limit on connections: half of the places that an endpoint has.
 constexpr size_t kPlacesOfOneHost = 128;
 
 std::string random_text() {
@@ -21,7 +21,7 @@ std::string random_text() {
   return text;
 }
 
-/// Only a host knows the scope of its addresses: both names are of the same link.
+/// Scopes are local to a host. Both names belong to the same link, so this host's scope applies.
 util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::SocketAddress& name) {
   if (name.family() != AF_INET6 || own.family() != AF_INET6) return name;
   sockaddr_in6 address;
@@ -31,7 +31,7 @@ util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::So
   return util::SocketAddress::from_sockaddr(&address, sizeof(address));
 }
 
-/// Whether a request was made before the hello or welcome that we know of its sender.
+/// True if the request was made before the latest known hello or welcome of its sender.
 bool stale(const Attempt& attempt, const Hello& hello) noexcept {
   const bool known = attempt.terms.nonce == hello.terms.nonce &&
                      (!attempt.active || attempt.stage == Attempt::Stage::up);
@@ -116,14 +116,14 @@ Refusal Gatekeeper::admit(const AttemptTable& table, const Peer& peer,
   }
   const uint64_t ended = ended_by(peer, hello);
   if (ended && hello.answer != question(peer.name, ended)) return Refusal::replay;
-  // The names of one host are as many as it likes.
+  // A host can have any number of names.
   const size_t most = x_config.options.max_connections + kPlacesOfOneHost;
   const bool crowded = !peer.passive && !is_self(peer) && table.accepted_from(peer.name) >= most;
   return crowded ? Refusal::busy : Refusal::none;
 }
 
-/// What would be over if the request were taken for what it says: a live connection, or one that
-/// was given up and is to be continued. 0 = nothing.
+/// What accepting the request would end: a live connection, or one that was given up and is to be
+/// continued. 0 = nothing.
 uint64_t Gatekeeper::ended_by(const Peer& peer, const Hello& hello) const noexcept {
   const uint64_t continues = x_config.factory->continues(peer.name);
   if (is_self(peer) || (continues && hello.terms.resumes == continues)) return 0;
@@ -132,8 +132,8 @@ uint64_t Gatekeeper::ended_by(const Peer& peer, const Hello& hello) const noexce
   return continues;
 }
 
-/// Whoever has recorded the hellos of a peer can repeat them, but has none that answers this: it
-/// is another one for each connection.
+/// The answer differs for each connection, so an attacker that replays recorded hellos of a peer
+/// cannot give it.
 uint16_t Gatekeeper::question(const util::SocketAddress& peer, uint64_t session) const noexcept {
   const Mac mac = x_secret.sign(name_bytes(peer), {}, std::as_bytes(std::span(&session, 1)));
   return uint16_t((mac[0] | mac[1] << 8) | 1);
@@ -163,11 +163,11 @@ bool Gatekeeper::heed(Peer& peer, Bytes refusal) const {
     case Refusal::closing:
       return peer.patient;
     case Refusal::none:
-      ERDMA_NOTICE(peer_lost, EP_CTRL, "the listener at %s is not an endpoint of this provider\n",
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "the listener at %s is not an endpoint of this provider",
                    name.c_str());
       return false;
     default:
-      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s refuses this endpoint: %s\n", name.c_str(),
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s refuses this endpoint: %s", name.c_str(),
                    text_of(reason, refusal).c_str());
       return false;
   }

@@ -15,13 +15,13 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// These say that there is no such way, others that it failed this time.
+/// These errors mean that the way does not exist; others, that it failed this time.
 bool never(int error) noexcept {
   return error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == EFAULT || error == EINVAL ||
          error == ENOSYS;
 }
 
-/// ENOSYS: rdma-core before 34 has no such function; drivers say EOPNOTSUPP.
+/// ENOSYS: rdma-core before 34 lacks the function; drivers return EOPNOTSUPP.
 ibv_mr* reg_dmabuf(ibv_pd* pd, const iovec& memory, const Dmabuf& file, int access) noexcept {
 #ifdef HAVE_IBV_REG_DMABUF_MR
   auto* const call = &ibv_reg_dmabuf_mr;
@@ -45,7 +45,7 @@ MemoryRegion as_dmabuf(const Device& device, const iovec& memory, const Dmabuf& 
   return region;
 }
 
-/// Of the allocation that holds the memory.
+/// Exports the allocation that holds the memory.
 MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& memory, int access,
                          int& error) noexcept {
   hmem::Allocation allocation;
@@ -93,7 +93,7 @@ util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const i
       gpu_refused, MR,
       "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "
       "their address: %s). Load nvidia-peermem, with a driver of the NIC that was built for "
-      "it, or use a driver that has dmabuf\n",
+      "it, or use a driver that has dmabuf",
       memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
       util::ErrorText(why.by_address).c_str());
   return why.final() ? -FI_EOPNOTSUPP : -FI_ENOMEM;

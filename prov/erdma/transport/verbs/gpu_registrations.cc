@@ -19,7 +19,7 @@ namespace {
 
 using RegionList = util::IntrusiveList<GpuRegion>;
 
-/// A firmware command each: without a lock, but where nothing else will do.
+/// Each is a firmware command: call without the lock where possible.
 void destroy(RegionList& retired) noexcept {
   while (GpuRegion* region = retired.pop_front()) delete region;
 }
@@ -61,10 +61,15 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   return -FI_ENOMEM;
 }
 
-/// Allocations of GPUs stay registered, at least from one transfer to the next.
+/// Allocations of GPUs stay registered at least from one transfer to the next.
 bool GpuRegistrations::worth(const iovec* memory, size_t count) noexcept {
   const auto on_gpu = [this](const iovec& piece) { return x_cuda.is_device(piece.iov_base); };
   return std::any_of(memory, memory + count, on_gpu) || x_host->worth(memory, count);
+}
+
+bool GpuRegistrations::copies(const iovec* memory, size_t count) noexcept {
+  return std::none_of(memory, memory + count,
+                      [this](const iovec& piece) { return x_cuda.is_device(piece.iov_base); });
 }
 
 void GpuRegistrations::add_user(GpuRegion& region) noexcept {
@@ -100,16 +105,16 @@ void GpuRegistrations::release(const Registration& registration) noexcept {
   destroy(retired);
 }
 
-// --- the end of what nobody uses
+// --- The end of unused registrations.
 
-/// What the NIC wrote by it may have to be flushed still.
+/// Writes of the NIC under this registration may still need a flush, so it is recorded.
 void GpuRegistrations::retire(GpuRegion& region, RegionList& retired) noexcept {
   if (region.flush && !region.stale)
     x_written[x_written_count++ % x_written.size()] = {region.base, region.id, region.rights};
   retired.push_back(region);
 }
 
-/// A thread will end it.
+/// True if a thread will end the registration.
 bool GpuRegistrations::lingers() noexcept {
   if (x_config.linger_ns == 0 || !x_wake) return false;
   return x_thread.running() ||
@@ -147,7 +152,7 @@ void GpuRegistrations::drop_unused(uint64_t now, RegionList& retired) noexcept {
   }
 }
 
-/// What was registered of an earlier allocation at the same address is of no use to anyone.
+/// Also drops registrations of earlier allocations at the same address, which no transfer can use.
 GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights) noexcept {
   GpuRegion* found = nullptr;
   for (auto* list : {&x_held, &x_idle}) {
@@ -171,7 +176,7 @@ GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights
   return found;
 }
 
-/// By which the NIC may write to it; null = by none.
+/// A registration by which the NIC may write to the allocation; null = there is none.
 GpuRegion* GpuRegistrations::writable(const hmem::Allocation& allocation) noexcept {
   for (auto* list : {&x_held, &x_idle})
     for (GpuRegion* region = list->front(); region; region = list->next(*region))
@@ -190,7 +195,7 @@ const GpuRegistrations::Written* GpuRegistrations::written_before(
   return found == x_written.end() ? nullptr : &*found;
 }
 
-/// Registers it again, to be flushed. Null: there is no room.
+/// Registers the allocation again in order to flush it. Null: there is no room.
 GpuRegion* GpuRegistrations::make_again(const hmem::Allocation& allocation) noexcept try {
   const Written* const written = written_before(allocation);
   return written ? make(allocation, written->rights) : nullptr;
@@ -198,14 +203,14 @@ GpuRegion* GpuRegistrations::make_again(const hmem::Allocation& allocation) noex
   return nullptr;
 }
 
-/// Null: it can't be registered, now or ever.
+/// Null: registration failed, this time or for good.
 MemoryRegion GpuRegistrations::enroll(const iovec& memory, int rights, GpuRefusal& why) {
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
   if (!region && why.final()) refuse(why);
   return region;
 }
 
-/// Null likewise. The NIC writes to nothing that could not be flushed later.
+/// Null: as enroll(). The NIC writes only to memory that can be flushed later.
 GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights) {
   if (x_refused) return nullptr;
   auto made = std::make_unique<GpuRegion>();
@@ -233,7 +238,7 @@ void GpuRegistrations::refuse(const GpuRefusal& why) noexcept {
       gpu_staged, MR,
       "GPU memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
       "copied through host memory instead. Load nvidia-peermem, with a driver of the NIC that "
-      "was built for it, or use a driver that has dmabuf\n",
+      "was built for it, or use a driver that has dmabuf",
       x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
       util::ErrorText(why.by_address).c_str());
 }
@@ -256,7 +261,8 @@ bool GpuRegistrations::can_expose(const iovec* memory, size_t count, Access acce
   return can_acquire(memory, count, rights_of(access));
 }
 
-/// Not with memory that its owner fills or sends by packets: those a processor handles here.
+/// False if the remote memory is bounced: its owner moves it by packets, which a processor handles
+/// here.
 bool GpuRegistrations::can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                                 bool inbound) noexcept {
   RemoteMemory named;
@@ -275,7 +281,8 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
   });
 }
 
-/// Of memory that may be written. If its registration has ended meanwhile, there is another one.
+/// For memory that may have been written. If its registration has ended meanwhile, makes another
+/// one.
 FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
   FlushTarget target;
   hmem::Allocation allocation;

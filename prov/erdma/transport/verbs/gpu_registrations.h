@@ -21,38 +21,39 @@ namespace erdma::transport::verbs {
 
 struct GpuRefusal;
 
-/// FI_ERDMA_HMEM_RECV_FLUSH: what the NIC wrote to a GPU is flushed where the GPU's attributes say
-/// that it must be, always, or never.
+/// FI_ERDMA_HMEM_RECV_FLUSH: NIC writes to a GPU are flushed where the GPU's attributes require it,
+/// always, or never.
 enum class FlushPolicy : uint8_t { automatic, always, never };
 
-/// An allocation of a GPU that is registered, with one set of rights. Its buffer id tells it from a
-/// later one at the same address.
+/// A registered allocation of a GPU, with one set of rights. Its buffer id distinguishes it from a
+/// later allocation at the same address.
 struct GpuRegion : util::ListHook<GpuRegion> {
   uintptr_t base = 0;
   size_t size = 0;
   uint64_t id = 0;
   unsigned users = 0;
   bool stale = false;
-  bool by_address = false;    ///< and not as a dmabuf
-  uint64_t unused_since = 0;  ///< without users: the time
+  bool by_address = false;    ///< not as a dmabuf
+  uint64_t unused_since = 0;  ///< time since which it has no users
   int rights = 0;             ///< IBV_ACCESS_*
   MemoryRegion region;
-  MemoryRegion flush;  ///< to be read by the NIC itself, where what it writes is to be flushed
+  MemoryRegion flush;  ///< read by the NIC itself, where its writes must be flushed
 };
 
-/// Registrations of GPU memory, for the NIC and for peers; those of host memory are
-/// another cache's. Whole allocations, as a dmabuf where driver and NIC can, else by their address,
-/// which needs nvidia-peermem. With some drivers, whoever frees memory that is registered by its
-/// address waits for the end of the registration: so that ends soon after its last use, by a thread
-/// of its own, as the application may not call us again before it frees. Thread-safe.
+/// Registrations of GPU memory, for the NIC and for peers. Host memory is registered by another
+/// cache. Whole allocations are registered: as a dmabuf where driver and NIC can do that, or else
+/// by address, which needs nvidia-peermem. With some drivers, freeing memory that is registered by
+/// address waits until the registration ends. So a separate thread ends it soon after its last use,
+/// because the application may not call the provider again before it frees the memory. Thread-safe.
 class GpuRegistrations final : public RegistrationCache, public DirectSource {
  public:
   struct Config {
     FlushPolicy flush = FlushPolicy::automatic;
     size_t max_idle = 256;  ///< registrations without users
-    /// FI_ERDMA_HMEM_MR_CACHE=on: those by address stay as well
+    /// FI_ERDMA_HMEM_MR_CACHE=on: registrations by address are kept as well
     bool keeps_all = false;
-    uint64_t linger_ns = 10'000'000;  ///< of those by address after their last use; 0 = none
+    /// How long those by address are kept after their last use; 0 = not at all.
+    uint64_t linger_ns = 10'000'000;
   };
   GpuRegistrations(const Device& device, hmem::Cuda& cuda, std::unique_ptr<RegistrationCache> host,
                    const Config& config) noexcept;
@@ -62,6 +63,7 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
               Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
   bool worth(const iovec* memory, size_t count) noexcept override;
+  bool copies(const iovec* memory, size_t count) noexcept override;
   void warn_of_copy() noexcept override { x_host->warn_of_copy(); }
   const char* registers_each_time() const noexcept override {
     return x_host->registers_each_time();
@@ -75,14 +77,14 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   void release_flush(const FlushTarget& target) noexcept override;
 
  private:
-  /// An allocation to which the NIC could write by a registration that has ended.
+  /// An allocation to which the NIC could write under a registration that has ended.
   struct Written {
     uintptr_t base;
     uint64_t id;
     int rights;
   };
   bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
-  // Under x_mutex.
+  // Call with x_mutex held.
   GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
   GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
   GpuRegion* make(const hmem::Allocation& allocation, int rights);
@@ -106,10 +108,10 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   util::IntrusiveList<GpuRegion> x_held;  ///< with users
   size_t x_idle_count = 0;
   bool x_refused = false;                ///< neither way exists
-  std::array<Written, 256> x_written{};  ///< the latest; id 0: none
+  std::array<Written, 256> x_written{};  ///< the latest; id 0: unused
   size_t x_written_count = 0;
   util::EventFd x_wake;     ///< for the thread
-  bool x_watching = false;  ///< the thread looks again, unasked
+  bool x_watching = false;  ///< the thread looks again by itself
   bool x_stop = false;
   util::Thread x_thread;  ///< starts with the first registration by address
 };

@@ -16,7 +16,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// More than a packet, and than an allocation's alignment.
+/// More than a packet and more than an allocation's alignment.
 constexpr size_t kProbeBytes = 64 * 1024;
 
 uintptr_t address_of(const void* pointer) noexcept {
@@ -25,20 +25,22 @@ uintptr_t address_of(const void* pointer) noexcept {
 
 }  // namespace
 
-/// One piece of the application's. Goes when neither the application nor an operation has it.
+/// One piece of memory of the application. It is deleted when neither the application nor an
+/// operation uses it.
 struct KnownMemory::Known {
   uintptr_t base = 0;
   size_t size = 0;
-  /// By what a peer that knows the key may do. Its use is not known when it is registered, and CUDA
-  /// can't be asked later. Null, both: the NIC can't reach it.
+  /// Two registrations, by what a peer that knows the key may do: the use is unknown when the
+  /// memory is registered, and CUDA cannot be asked later. Both null: the NIC cannot reach the
+  /// memory.
   MemoryRegion for_reads, for_writes;
-  bool flush = false;  ///< what the NIC writes there is to be flushed
+  bool flush = false;  ///< writes of the NIC there must be flushed
   unsigned users = 1;
 
   const MemoryRegion& region(int rights) const noexcept {
     return rights & IBV_ACCESS_LOCAL_WRITE ? for_writes : for_reads;
   }
-  /// The NIC reaches these bytes, of which it has the first.
+  /// True if the NIC reaches these bytes; the first of them is in this piece.
   bool reaches(const void* first, size_t length) const noexcept {
     return for_reads && length <= size - (address_of(first) - base);
   }
@@ -48,7 +50,8 @@ class KnownMemory::Kept final : public KeptMemory {
  public:
   Kept(KnownMemory& owner, Known& known) noexcept : x_owner(owner), x_known(known) {}
   ~Kept() override {
-    if (x_epoch == util::process_epoch()) x_owner.forget(x_known);  // else the parent's
+    // otherwise it belongs to the parent
+    if (x_epoch == util::process_epoch()) x_owner.forget(x_known);
   }
 
  private:
@@ -71,7 +74,7 @@ KnownMemory::~KnownMemory() {
 
 // --- what is known ------------------------------------------------------------------------------
 
-/// Memory that the NIC refuses is known all the same: a processor must not touch it.
+/// Memory that the NIC refuses is kept as well, because a processor must not touch it.
 std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf* file) {
   auto known = std::make_unique<Known>();
   GpuRefusal why;
@@ -86,7 +89,7 @@ std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf*
   if (!known->for_reads)
     ERDMA_NOTICE(gpu_refused, MR,
                  "%zu bytes of GPU memory can't be registered with %s (as a dmabuf: %s; by their "
-                 "address: %s): endpoints that may not call CUDA can't send or receive there\n",
+                 "address: %s): endpoints that may not call CUDA can't send or receive there",
                  memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
                  util::ErrorText(why.by_address).c_str());
   known->flush = x_flush == FlushPolicy::always ||
@@ -99,7 +102,8 @@ std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf*
   return kept;
 }
 
-/// One that holds all of it; else one that holds its first byte; null: it is not a device's.
+/// A piece that holds all of the range; otherwise one that holds its first byte; null: the memory
+/// is not a device's.
 KnownMemory::Known* KnownMemory::find(const void* address, size_t length) const noexcept {
   const uintptr_t from = address_of(address);
   Known* begins_in = nullptr;
@@ -179,7 +183,8 @@ bool KnownMemory::may_be_written(const iovec* memory, size_t count) noexcept {
   return reaches(memory, count);
 }
 
-/// Not with memory that its owner fills or sends by packets: those a processor handles here.
+/// False if the remote memory is bounced: its owner moves it by packets, which a processor handles
+/// here.
 bool KnownMemory::can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                            bool) noexcept {
   RemoteMemory named;
@@ -216,7 +221,7 @@ int KnownMemory::from_device(void* to, const void* from, size_t length) noexcept
   return rc;
 }
 
-/// And visible there, if a flush makes it so.
+/// The bytes are also visible there, if a flush is needed for that.
 int KnownMemory::to_device(void* to, const void* from, size_t length) noexcept {
   Registration held;
   if (length == 0) return 0;
@@ -244,14 +249,15 @@ int KnownMemory::probe() noexcept try {
   ERDMA_NOTICE(
       gpu_refused, EP_CTRL,
       "GPU memory can't be used without calling CUDA: %s failed with %s. Load nvidia-peermem, "
-      "with a driver of the NIC that was built for it, or use a driver that has dmabuf\n",
+      "with a driver of the NIC that was built for it, or use a driver that has dmabuf",
       failed, x_device.name().c_str());
   return -FI_EOPNOTSUPP;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
 }
 
-/// Null: all arrived. Both ways, as CUDA and the NIC see the same memory or they do not.
+/// Null: all bytes arrived. Tested in both directions, because CUDA and the NIC might see different
+/// memory.
 const char* KnownMemory::try_bytes(void* device) noexcept {
   const iovec all{device, kProbeBytes};
   if (!reaches(&all, 1)) return "its registration";
@@ -267,7 +273,7 @@ const char* KnownMemory::try_bytes(void* device) noexcept {
   if (there != back) return "an RDMA READ of it, which brought other bytes than are there,";
   fill(2);
   if (scatter(&piece, 1, 0, there.data(), there.size())) return "an RDMA WRITE to it";
-  // Whatever the policy is: it flushes.
+  // The READ flushes, whatever the policy is.
   if (gather(back.data(), &piece, 1, 0, 1)) return "an RDMA READ of it";
   if (x_cuda.gather(back.data(), &piece, 1, 0, back.size())) return "CUDA's copy of it";
   return there == back ? nullptr : "an RDMA WRITE to it, which CUDA does not see,";

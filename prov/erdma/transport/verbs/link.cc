@@ -7,8 +7,8 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// Whether PacketSender::send() would take a packet of the protocol now; if not, the peer is asked
-/// for credits.
+/// True if PacketSender::send() would accept a packet of the protocol now. Asks the peer for
+/// credits if they are lacking.
 bool has_room_for_packet(PacketSender& packets) noexcept {
   if (!packets.credits().may_send()) packets.want_more();
   return packets.credits().may_send() && packets.queue().room() > PacketSender::kReservedPlaces &&
@@ -56,7 +56,8 @@ std::unique_ptr<Connection> VerbsLink::remove(const Connection& connection) noex
   return nullptr;
 }
 
-// To ourselves, packets take the connection that we made, and arrive on the one that we accepted.
+// To this endpoint itself, packets leave on the connection that it made and arrive on the one that
+// it accepted.
 void VerbsLink::use(Connection& connection, bool may_send) noexcept {
   if (x_to_self && !connection.active) return;
   if (!may_send && x_fast.sender != &connection) return;
@@ -68,8 +69,8 @@ int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access ac
                      RemoteKey& remote_key) noexcept {
   if (x_state == LinkState::closed) return -FI_ESHUTDOWN;
   if (count > kMaxIov || hmem::total_length(memory, count) < length) return -FI_EINVAL;
-  // The key would have to wait, and who waits may revoke it: all would be registered anew each time
-  // that somebody looks.
+  // The key would have to wait for room, and a waiting operation may revoke it; the memory would
+  // then be registered anew at each attempt.
   if (x_shared.cache.registers_each_time()) {
     if (!x_packets) return not_ready();
     if (!has_room_for_packet(*x_packets)) return -FI_EAGAIN;
@@ -83,6 +84,11 @@ int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access ac
   shared->bounced =
       shared->count == 0 || register_all(x_shared.cache, shared->memory, shared->count,
                                          rights_of(access), shared->registrations);
+  // DirectSource could register this memory of a GPU a moment ago, and now it cannot.
+  if (shared->bounced && !x_shared.cache.copies(shared->memory, shared->count)) {
+    x_shared.shared_memory.release(*shared);
+    return -FI_EAGAIN;
+  }
   RemoteMemory named;
   named.handle = x_shared.shared_memory.handle(*shared);
   named.bounced = shared->bounced;
@@ -92,13 +98,13 @@ int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access ac
     named.pieces[i] = {uint64_t(shared->memory[i].iov_base), shared->memory[i].iov_len,
                        shared->registrations[i].rkey};
   encode(named, remote_key);
-  // A message that would have fitted a bigger packet.
+  // This message would have fitted into a larger packet.
   if (length <= x_shared.options.eager_bytes && x_fast.sender) x_packets->want_more();
   return 0;
 }
 
-// What is registered stays accessible to a peer that breaks the rules; one that keeps them has said
-// that it is done, or its connection is gone.
+// Registered memory stays accessible to a peer that breaks the rules. A peer that keeps them has
+// reported that it is done, or its connection is gone.
 int VerbsLink::revoke(const RemoteKey& remote_key) noexcept {
   RemoteMemory named;
   if (!decode(remote_key, named)) return 0;
@@ -130,11 +136,17 @@ int VerbsLink::transfer(const RemoteRange& remote, const iovec* local, size_t co
   begun->remote = named;
   if (named.region) return access(*begun, remote.offset, local, count, until_placed && !is_read);
   if (!is_read && length <= x_shared.options.eager_bytes) x_packets->want_more();
-  x_fast.sender->transfers.begin(*begun, local, count);
-  return 0;
+  return begin(*begun, local, count);
 }
 
-/// Of a region. -FI_EAGAIN: nothing happened.
+/// -FI_EAGAIN: nothing happened.
+int VerbsLink::begin(Transfer& begun, const iovec* local, size_t count) noexcept {
+  if (x_fast.sender->transfers.begin(begun, local, count)) return 0;
+  x_shared.transfers.release(begun);
+  return -FI_EAGAIN;
+}
+
+/// An access to a region. -FI_EAGAIN: nothing happened.
 int VerbsLink::access(Transfer& begun, uint64_t offset, const iovec* local, size_t count,
                       bool until_placed) noexcept {
   begun.proof_due = until_placed;
@@ -142,8 +154,7 @@ int VerbsLink::access(Transfer& begun, uint64_t offset, const iovec* local, size
   begun.remote.pieces[0].address += offset;
   x_packets->touch();
   if (!x_fast.sender->direct.takes(begun.length, begun.is_read)) {
-    x_fast.sender->transfers.begin(begun, local, count);
-    return 0;
+    return begin(begun, local, count);
   }
   begun.count = hmem::slice(local, count, 0, begun.length, begun.local);
   begun.bounces = true;

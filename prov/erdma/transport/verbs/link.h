@@ -6,10 +6,13 @@
 
 #include "transport/verbs/connection.h"
 #include "transport/verbs/session.h"
+#include "util/intrusive_list.h"
 
 namespace erdma::transport::verbs {
 
 class LinkManager;
+struct UnconnectedTag;  ///< the link gave its connection up, so a death of its peer goes unnoticed
+struct FailedTag;       ///< the link has no connection, and its on_link_down() is due
 
 /// Where a link is on its way to a connection. What happens between two connections is in Session.
 ///
@@ -19,13 +22,13 @@ class LinkManager;
 ///   any --shutdown()--> closed
 enum class LinkState : uint8_t {
   idle,
-  waiting,     ///< for another connection to be given up
-  connecting,  ///< the connector is at it
-  up,          ///< has a connection, though perhaps one that may not be used (yet, any more)
+  waiting,     ///< until another connection has been given up
+  connecting,  ///< the connector is making the connection
+  up,          ///< has a connection, which may not (or no longer) be usable
   closed,
 };
 
-/// The fast path of the connection that a link has.
+/// The fast path of the link's connection.
 class LinkFastAccess final : public FastAccess {
  public:
   bool unpack(const RemoteKey& remote, DeviceAddress& first) noexcept override;
@@ -37,12 +40,14 @@ class LinkFastAccess final : public FastAccess {
     return sender ? sender->direct.put(remote, local, length, token) : -FI_EAGAIN;
   }
 
-  Connection* sender = nullptr;  ///< null: not connected, or nothing may be sent now
+  Connection* sender = nullptr;  ///< null: not connected, or sending is not possible now
 };
 
-/// One remote endpoint, with a connection while there is use for it. The link to ourselves has two:
-/// one to send, one to receive. Polling thread only.
-class VerbsLink final : public Link {
+/// One remote endpoint, with a connection while it is in use. The link to this endpoint itself has
+/// two connections: one to send, one to receive. Polling thread only.
+class VerbsLink final : public Link,
+                        public util::ListHook<UnconnectedTag>,
+                        public util::ListHook<FailedTag> {
  public:
   VerbsLink(Resources& shared, Worklist& worklist, LinkManager& manager,
             const util::SocketAddress& address, bool to_self) noexcept
@@ -75,17 +80,18 @@ class VerbsLink final : public Link {
   bool was_up() const noexcept override { return x_was_up; }
   LinkReport report() noexcept override;
 
-  // By the transport.
+  // For the transport.
   LinkState state() const noexcept { return x_state; }
-  /// Returns the state before. What is closed stays closed.
+  /// Returns the previous state. A closed link stays closed.
   LinkState advance(LinkState to) noexcept {
     return x_state == LinkState::closed ? x_state : std::exchange(x_state, to);
   }
   void install(std::unique_ptr<Connection> connection) noexcept;
   std::unique_ptr<Connection> remove(const Connection& connection) noexcept;
-  /// Packets leave on this connection, or not any more.
+  /// Packets leave, or no longer leave, on this connection.
   void use(Connection& connection, bool may_send) noexcept;
-  /// The connection of that role; a link to another endpoint has only one, whoever connected.
+  /// The connection of that role. A link to another endpoint has only one, whichever side
+  /// connected.
   Connection* connection(bool active) const noexcept {
     return x_connections[x_to_self && !active].get();
   }
@@ -93,7 +99,7 @@ class VerbsLink final : public Link {
 
   Counters& counters;  ///< of the peer
   uint64_t attempt = 0;
-  int down_status = 0;  ///< to be reported once its connections are gone; 0 = it goes on
+  int down_status = 0;  ///< reported once its connections are gone; 0 = the link stays up
   uint64_t since = 0;   ///< waiting, or idle after its connection was given up
   Session session;
 
@@ -101,12 +107,13 @@ class VerbsLink final : public Link {
   int not_ready() noexcept;
   int transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                bool is_read, bool until_placed) noexcept;
+  int begin(Transfer& begun, const iovec* local, size_t count) noexcept;
   int access(Transfer& begun, uint64_t offset, const iovec* local, size_t count,
              bool until_placed) noexcept;
 
-  /// Null: not connected, or nothing may be sent now.
+  /// Null: not connected, or sending is not possible now.
   PacketSender* x_packets = nullptr;
-  LinkFastAccess x_fast;  ///< of the connection to which they belong
+  LinkFastAccess x_fast;  ///< of the connection in use
   Resources& x_shared;
   Worklist& x_worklist;
   LinkManager& x_manager;

@@ -12,11 +12,11 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// How long completions of a broken connection are waited for; a device need not deliver them.
+/// How long to wait for completions of a broken connection; a device need not deliver them.
 constexpr uint64_t kDrainNs = 20'000'000;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000;
 
-/// Any order will do that both sides see alike.
+/// Any order is right that both sides compute in the same way.
 bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
   return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
 }
@@ -54,10 +54,10 @@ void LinkManager::on_mail(Mail& mail, Sink& sink) {
           return break_connection(*connection, mail.status, "it was lost");
       return;
     case Mail::Type::dispose:
-    case Mail::Type::strand:  // comes at the end only
+    case Mail::Type::strand:  // only at the end of the endpoint
       return mail.connection.reset();
     case Mail::Type::crowded:
-      // It comes again with backoff, and others meanwhile: one place at a time.
+      // The attempt is retried with backoff, as are others: free one place at a time.
       if (!places.any_retiring()) places.retire_one(nullptr);
       return;
   }
@@ -72,10 +72,10 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
   VerbsLink& link = find_or_make(mail.peer);
   places.reserve();
   x_completions.reserve(mail.connection->early.size());
-  // The peer made a new one: it has given up the one that we know.
+  // The peer made a new connection, so it has given up the known one.
   if (Connection* old = link.connection(mail.active)) {
     break_connection(*old, -FI_ECONNRESET, "the peer connected anew");
-    if (!take_all(sink)) throw std::bad_alloc();  // what arrived before comes first
+    if (!take_all(sink)) throw std::bad_alloc();  // what arrived earlier must be delivered first
     finish(*old, sink);
   }
   if (mail.active || !link.to_self()) {
@@ -92,15 +92,15 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
   if (places.too_many()) places.retire_one(&connection);
 }
 
-/// What waited for the peer goes on if both sides said so, and ends else. False: they did, and it
-/// did not last until now; the peer has to learn that.
+/// Operations that wait for the peer continue if both sides agreed to that, and fail otherwise.
+/// False: both agreed, but this side's agreement has ended since; the peer must learn that.
 bool LinkManager::resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept {
   const bool agreed = mail.resumes && mail.resumes == mail.terms.resumes;
   if (agreed && link.session.claim() != mail.resumes) return false;
   const bool over = !agreed && link.session.claim();
   link.session.end();
   if (!over) return true;
-  places.advance(link, LinkState::up);  // nobody is to connect it meanwhile
+  places.advance(link, LinkState::up);  // so that nothing connects it meanwhile
   report_down(link, -FI_ECONNRESET, sink);
   return true;
 }
@@ -119,12 +119,12 @@ int LinkManager::connect(VerbsLink& link) noexcept {
     link.since = watchdog.begin_grace();
     x_worklist.attention = true;
   }
-  // Whoever has something to send tries again; nothing else would wake this process for that.
+  // A sender that waits tries again; nothing else would wake this process for that.
   if (rc == -FI_ENOMEM) x_worklist.attention = true;
   return rc;
 }
 
-/// To ourselves, the other half may exist.
+/// A link to this endpoint itself may have its other half.
 void LinkManager::down(VerbsLink& link, int status, Sink& sink) noexcept {
   link.down_status = status;
   if (Connection* other = link.connection(false))
@@ -179,7 +179,7 @@ bool LinkManager::reopen(Connection& connection) noexcept {
   return false;
 }
 
-void LinkManager::fail(VerbsLink& link, int status) noexcept try {
+void LinkManager::fail(VerbsLink& link, int status) noexcept {
   bool connected = false;
   for (const bool active : {true, false}) {
     Connection* const connection = link.connection(active);
@@ -189,21 +189,18 @@ void LinkManager::fail(VerbsLink& link, int status) noexcept try {
     connection->lifecycle.void_agreement();
     break_connection(*connection, status, "the protocol's rules are broken");
   }
-  if (connected || std::find(x_failed.begin(), x_failed.end(), &link) != x_failed.end()) return;
-  x_failed.push_back(&link);
+  if (connected || static_cast<util::ListHook<FailedTag>&>(link).linked()) return;
+  x_failed.push_back(link);
   link.down_status = status;
   x_worklist.attention = true;
-} catch (const std::bad_alloc&) {
-  ERDMA_WARN(EP_DATA, "out of memory: %s stays up\n", link.address().to_string().c_str());
 }
 
 int LinkManager::attend(Sink& sink) noexcept {
-  int moved = 0;
-  for (VerbsLink* link : std::exchange(x_failed, {})) link_is_down(*link, false, sink), ++moved;
+  int moved = report_failed(sink);
   for (size_t i = 0; i < places.closing().size();) {
     Connection& connection = *places.closing()[i];
     if (is_drained(connection, sink))
-      finish(connection, sink), ++moved;  // takes it out of the list
+      finish(connection, sink), ++moved;  // finish() removes it from the list
     else
       ++i;
   }
@@ -214,7 +211,17 @@ int LinkManager::attend(Sink& sink) noexcept {
   return moved;
 }
 
-/// Everything came back, or will not come. Takes a moment at most, once there is memory.
+/// The upcalls may fail further links, which the next call reports.
+int LinkManager::report_failed(Sink& sink) noexcept {
+  int reported = 0;
+  util::IntrusiveList<VerbsLink, FailedTag> now;
+  while (VerbsLink* link = x_failed.pop_front()) now.push_back(*link);
+  for (; VerbsLink* link = now.pop_front(); ++reported) link_is_down(*link, false, sink);
+  return reported;
+}
+
+/// True if all requests have completed, or will not complete. Takes a moment at most, once there is
+/// memory.
 bool LinkManager::is_drained(Connection& connection, Sink& sink) noexcept {
   if (connection.lifecycle.phase() != Phase::draining) {
     connection.modify_to_error();
@@ -225,15 +232,15 @@ bool LinkManager::is_drained(Connection& connection, Sink& sink) noexcept {
          (x_clock.now() >= connection.close_deadline && take_all(sink));
 }
 
-/// What came before the end of a connection is not lost with it. As others go on sending, the
-/// queues may never be found empty.
+/// What arrived before the end of a connection is still delivered. The queues may never be empty,
+/// because other connections keep receiving, so the number of polls is limited.
 bool LinkManager::take_all(Sink& sink) noexcept {
   for (uint32_t left = x_completions.polls_for_all(); left > 0 && poll(sink); --left) {
   }
   return !x_completions.any();
 }
 
-/// From here on the device touches no memory for this connection, whether it said so or not.
+/// From here on the device touches no memory for this connection, whether or not it reported that.
 void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
   VerbsLink& link = *connection.link();
   const Agreement agreement = connection.lifecycle.agreement();
@@ -243,7 +250,7 @@ void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
   const std::unique_ptr<Connection> owned = link.remove(connection);
   if (agreement == Agreement::none) link.down_status = status;
   connection.end(sink, status);
-  x_worklist.feed();  // its blocks are free
+  x_worklist.feed();  // the blocks of the connection are free
   x_worklist.forget(connection);
   x_connector->close(connection.connection_id, connection.orderly);
   for (const bool active : {true, false})
@@ -295,7 +302,7 @@ bool LinkManager::goodbyes_said() noexcept {
   bool said = true;
   for (Connection* connection : places.connected()) {
     Lifecycle& lifecycle = connection->lifecycle;
-    // Before a peer was heard of, nothing was sent to it.
+    // This side sent nothing to a peer that it has not heard from.
     if (lifecycle.ending() || !connection->confirmed()) continue;
     said = lifecycle.phase() != Phase::up && lifecycle.fenced() && said;
   }

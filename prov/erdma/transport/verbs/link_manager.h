@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "transport/verbs/completions.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/link_table.h"
@@ -23,11 +21,11 @@ class LinkManager {
   }
 
   VerbsLink& find_or_make(const util::SocketAddress& address);
-  /// Throws std::bad_alloc: it has to come again.
+  /// Throws std::bad_alloc; the caller then calls it again.
   void on_mail(Mail& mail, Sink& sink);
-  /// Ends what is to end, and connects what waits. Returns the number of steps.
+  /// Ends connections that are due to end, and connects waiting links. Returns the number of steps.
   int attend(Sink& sink) noexcept;
-  /// Takes completions to their connections. Returns how many.
+  /// Hands completions to their connections. Returns their number.
   int poll(Sink& sink) noexcept {
     bool broken = false;
     const int moved = x_completions.poll(sink, broken);
@@ -36,23 +34,23 @@ class LinkManager {
         break_connection(*connection, -FI_EIO, "its completion queue is broken");
     return moved;
   }
-  /// Everything that send() took has arrived, as far as peers live: a READ behind it proves that
-  /// without their help. Then all connections end.
+  /// Makes sure that everything that send() accepted has arrived at the peers that are alive: a
+  /// READ behind it proves that without their help. Then ends all connections.
   void say_goodbye() noexcept;
 
-  // What connections, links and the watchdog ask for.
-  /// The connection ends, in a later poll().
+  // For connections, links and the watchdog.
+  /// Ends the connection in a later poll().
   void break_connection(Connection& connection, int status, const char* why) noexcept;
   void phase_changed(Connection& connection, Phase before) noexcept;
-  /// The peer answered our request to give the connection up.
+  /// The peer answered this side's request to give the connection up.
   void on_answer(Connection& connection, bool agreed) noexcept;
-  /// As LifecycleHost::reopen().
+  /// See LifecycleHost::reopen().
   bool reopen(Connection& connection) noexcept;
-  /// 0 never: -FI_EAGAIN = the link is being connected.
+  /// Never 0; -FI_EAGAIN = the link is being connected.
   int connect(VerbsLink& link) noexcept;
   /// The attempt to connect a link failed.
   void down(VerbsLink& link, int status, Sink& sink) noexcept;
-  /// As Link::fail().
+  /// See Link::fail().
   void fail(VerbsLink& link, int status) noexcept;
 
   Places places;
@@ -63,8 +61,9 @@ class LinkManager {
   bool resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept;
   void attempt_failed(const Mail& mail, int status, Sink& sink) noexcept;
   void drop(Mail& mail) noexcept;
+  int report_failed(Sink& sink) noexcept;
   bool is_drained(Connection& connection, Sink& sink) noexcept;
-  /// All that lies in the completion queues by now. False: memory lacks for some.
+  /// Takes all completions that are in the queues now. False: some lacked memory.
   bool take_all(Sink& sink) noexcept;
   void finish(Connection& connection, Sink& sink) noexcept;
   void link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept;
@@ -77,7 +76,7 @@ class LinkManager {
   Completions& x_completions;
   const util::Clock& x_clock;
   Connector* x_connector = nullptr;
-  std::vector<VerbsLink*> x_failed;  ///< without a connection: on_link_down() is due
+  util::IntrusiveList<VerbsLink, FailedTag> x_failed;
   bool x_closed = false;
 };
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -14,19 +15,20 @@ namespace {
 
 constexpr int kRemote = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 constexpr uintptr_t kLowest = uintptr_t(1) << 32;
-/// Thread sanitizer leaves a thirtieth of all addresses to the application.
+/// Under thread sanitizer only a thirtieth of all addresses is available to the application.
 constexpr int kTries = 1024;
 
-std::byte* map(void* at, size_t bytes, int flags) noexcept {
-  void* mapped =
-      ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+/// `at` is a hint. MAP_FIXED_NOREPLACE is not used: thread sanitizer turns an address that it keeps
+/// for itself into address 0, which the kernel gives to root.
+std::byte* map(void* at, size_t bytes) noexcept {
+  void* mapped = ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
 }
 
-/// Anywhere below where the kernel would put it. Null: no free place was found.
+/// At any address below the one that the kernel would choose. Null: no free place was found.
 std::byte* map_at_random(size_t bytes) noexcept {
   static const auto page = uintptr_t(::sysconf(_SC_PAGESIZE));
-  std::byte* const nearby = map(nullptr, bytes, 0);
+  std::byte* const nearby = map(nullptr, bytes);
   if (!nearby) return nullptr;
   ::munmap(nearby, bytes);
   const auto limit = reinterpret_cast<uintptr_t>(nearby);
@@ -36,21 +38,29 @@ std::byte* map_at_random(size_t bytes) noexcept {
     const uintptr_t at = (kLowest + word % (limit - kLowest)) & ~(page - 1);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of our choice
     auto* const wanted = reinterpret_cast<std::byte*>(at);
-    std::byte* const mapped = map(wanted, bytes, MAP_FIXED_NOREPLACE);
+    std::byte* const mapped = map(wanted, bytes);
     if (mapped == wanted) return mapped;
-    if (mapped) ::munmap(mapped, bytes);  // kernels before 4.17 take it for a hint
+    if (mapped) ::munmap(mapped, bytes);
   }
   return nullptr;
 }
 
 std::byte* map_for(int rights, size_t bytes) noexcept {
-  if (!(rights & kRemote)) return map(nullptr, bytes, 0);
+  if (!(rights & kRemote)) return map(nullptr, bytes);
   if (std::byte* const mapped = map_at_random(bytes)) return mapped;
   ERDMA_INFO(MR, "no random address was free for %zu bytes that peers have rights to\n", bytes);
-  return map(nullptr, bytes, 0);
+  return map(nullptr, bytes);
 }
 
 }  // namespace
+
+void tell_of_locked_memory(const Device& device, size_t bytes, int error) noexcept {
+  if (device.gone()) return;
+  ERDMA_NOTICE(locked_memory, EP_CTRL,
+               "%s: %zu bytes for receives cannot be registered: %s; more locked memory "
+               "(ulimit -l) or a lower FI_ERDMA_MAX_CONNECTIONS helps",
+               device.name().c_str(), bytes, util::ErrorText(error).c_str());
+}
 
 int OwnMemory::make(const Device& device, size_t bytes, OwnUse use) noexcept {
   const int rights = rights_of(use, device.transport_type());
@@ -58,7 +68,10 @@ int OwnMemory::make(const Device& device, size_t bytes, OwnUse use) noexcept {
   if (!mapped) return ENOMEM;
   // A child that writes to its copy must not take the pages away from the device.
   (void)::madvise(mapped, bytes, MADV_DONTFORK);
-  MemoryRegion region(ibv_reg_mr(device.pd(), mapped, bytes, rights));
+  MemoryRegion region;
+  // A connection does not work without this memory, so unused registrations make room for it.
+  do region.reset(ibv_reg_mr(device.pd(), mapped, bytes, rights));
+  while (!region && device.ask_for_room(errno));
   if (!region) {
     const int error = errno;
     (void)device.failed(error);
@@ -75,7 +88,8 @@ int OwnMemory::make(const Device& device, size_t bytes, OwnUse use) noexcept {
 
 void OwnMemory::reset() noexcept {
   if (!x_bytes) return;
-  if (x_epoch != util::process_epoch()) {  // the parent's region; nothing is mapped here
+  // the region belongs to the parent; nothing is mapped here
+  if (x_epoch != util::process_epoch()) {
     (void)x_region.release();
   } else {
     x_region.reset();

@@ -9,17 +9,17 @@
 
 namespace erdma::transport::verbs {
 
-/// Every use that a transport has for registered memory of its own. Each is registered by itself:
-/// a key that is told for one use opens no other.
+/// All uses that a transport has for registered memory of its own. Each is registered separately,
+/// so that a key that a peer learns for one use gives no access to another.
 enum class OwnUse : uint8_t {
   heartbeat,  ///< a word that peers READ; its address and key are in every hello
   receives,
-  packets,       ///< what SENDs and WRITEs carry
-  scratch,       ///< where READs go whose bytes mean nothing: of heartbeats, and behind WRITEs
-  read_buffers,  ///< where READs go. On iWARP the peer that answers one learns address and key
+  packets,       ///< sources of SENDs and WRITEs
+  scratch,       ///< sinks of READs whose bytes have no meaning: of heartbeats, and behind WRITEs
+  read_buffers,  ///< sinks of READs. On iWARP the peer that answers one learns address and key
 };
 
-/// The least that each use works with.
+/// The minimal rights for each use.
 constexpr int rights_of(OwnUse use, TransportType personality) noexcept {
   switch (use) {
     case OwnUse::heartbeat:
@@ -35,10 +35,13 @@ constexpr int rights_of(OwnUse use, TransportType personality) noexcept {
   return 0;
 }
 
-/// Pages of the transport's own, registered for one use, not inherited by children. Pages that
-/// peers have rights to lie at a random address: a peer knows addresses of its own process's
-/// neighbours, and keys are counted up, so what can be derived can be reached. All that the
-/// provider registers for itself is registered here.
+/// Logs that so many bytes cannot be registered, with the remedy.
+void tell_of_locked_memory(const Device& device, size_t bytes, int error) noexcept;
+
+/// Pages of the transport, registered for one use and not inherited by children. Pages to which
+/// peers have rights lie at a random address: a peer knows the addresses of neighbouring memory in
+/// its own process, and keys count up, so it could otherwise derive address and key. All memory
+/// that the provider registers for itself is registered here.
 class OwnMemory {
  public:
   OwnMemory() noexcept = default;
@@ -49,7 +52,7 @@ class OwnMemory {
   }
   ~OwnMemory() { reset(); }
 
-  /// 0 or an errno; *this is unchanged then.
+  /// 0, or an errno, in which case *this is unchanged.
   [[nodiscard]] int make(const Device& device, size_t bytes, OwnUse use) noexcept;
   void reset() noexcept;
 

@@ -11,8 +11,8 @@
 
 namespace erdma::transport::verbs {
 
-/// The receiving side of one connection: what the peer may say, and how many receives wait for it.
-/// Starts with few and small ones; a peer that would use more gets them.
+/// The receiving side of one connection: checks what the peer sends, and posts receives. It begins
+/// with few small receives; a peer that would use more gets them.
 class PacketReceiver {
  public:
   static constexpr uint32_t kSmallReceives = 8;
@@ -35,14 +35,14 @@ class PacketReceiver {
   PacketReceiver& operator=(const PacketReceiver&) = delete;
 
   int make() noexcept {
-    return x_receives.make(x_shared.device, kSmallReceives, kSmallReceiveBytes);
+    return x_receives.make(x_shared.receive_regions, kSmallReceives, kSmallReceiveBytes);
   }
   int start(ibv_qp* qp, uint32_t connection) noexcept { return x_receives.start(qp, connection); }
 
-  /// What the receive that is complete holds. False: the connection is broken, or nothing of it is
-  /// to be delivered any more.
+  /// Gives the packet in the completed receive. False: the connection is broken, or it must not
+  /// deliver packets any more.
   [[nodiscard]] bool take(const ibv_wc& wc, Packet& packet) noexcept;
-  /// take() gives the last packet again, without its credits.
+  /// Makes take() give the last packet again, without its credits.
   void put_back() noexcept {
     std::byte* const bytes = x_receives.put_back();
     Prefix prefix;
@@ -50,18 +50,18 @@ class PacketReceiver {
     prefix.credits = 0;
     std::memcpy(bytes, &prefix, sizeof(prefix));
   }
-  /// A receive that failed.
+  /// Skips a receive that failed.
   void skip(const ibv_wc& wc) noexcept {
     ReceiveQueue::Slot slot;
     (void)x_receives.take(wc.wr_id, slot);
   }
-  /// Nothing more is delivered.
+  /// Delivers nothing more.
   void mute() noexcept { x_muted = true; }
   bool muted() const noexcept { return x_muted; }
 
   bool has_batch() const noexcept { return x_receives.idle() >= x_receives.batch(); }
   void repost() noexcept;
-  /// Posts more and bigger receives, of which the peer is told.
+  /// Posts more and larger receives, and tells the peer.
   void grow() noexcept;
   GrowBody grown() const noexcept {
     return {uint32_t(x_receives.grown_from()), x_receives.large_bytes()};
@@ -101,7 +101,7 @@ inline void PacketReceiver::grow() noexcept {
   if (x_receives.grown() || !x_shared.may_grow()) return;
   Slab slab;
   const auto bytes = uint32_t(kPacketOverhead + x_shared.options.eager_bytes + 63) & ~63u;
-  if (slab.make(x_shared.device, kLargeReceives, bytes)) {
+  if (slab.make(x_shared.receive_regions, kLargeReceives, bytes)) {
     x_shared.growth_failed = true;
     return;
   }

@@ -9,8 +9,9 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// What the sender sends nothing after. Its completion stands for all before it: who knows that
-/// nothing is under way need not wait for the device to say so before it ends the connection.
+/// The sender sends nothing after these packets. The completion of one implies all before it, so a
+/// side that knows that nothing else is in progress can end the connection as soon as this packet
+/// completes.
 constexpr bool is_last(Kind kind) noexcept {
   return kind == Kind::retire || kind == Kind::retire_ok || kind == Kind::bye;
 }
@@ -37,8 +38,8 @@ int PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
   return 0;
 }
 
-/// The one packet that is not built: every endpoint has it registered, for this thread must not
-/// touch the blocks of the other.
+/// This packet is not built but registered in advance, because this thread must not touch the
+/// blocks of the polling thread.
 int PacketSender::post_ready() noexcept {
   const ScratchMemory& mine = x_shared.heartbeat;
   ibv_sge piece{mine.target_address, kPrefixBytes, mine.target_lkey};
@@ -80,14 +81,14 @@ size_t PacketSender::build(std::byte* to, Kind kind, const void* body, size_t bo
   at += body_bytes;
   if (!payload.length) return at;
   if (payload.count == 1 && payload.offset == 0) [[likely]]
-    std::memcpy(to + at, payload.memory[0].iov_base, payload.length);
+    hmem::copy_payload(to + at, payload.memory[0].iov_base, payload.length);
   else
     hmem::gather(to + at, payload.memory, payload.count, payload.offset, payload.length);
   return at + payload.length;
 }
 
-/// Builds a packet in `block`, or at `to` for a device that takes it from there; posts it, and
-/// takes everything back if the device does not.
+/// Builds a packet in `block`, or at `to` for inline sending; posts it, and takes everything back
+/// if the device refuses it.
 [[gnu::always_inline]] inline int PacketSender::post_packet(std::byte* to,
                                                             const BlockPool::Block* block,
                                                             Kind kind, const void* body,
@@ -131,11 +132,14 @@ int PacketSender::emit_block(Kind kind, const void* body, size_t body_bytes,
   if (!x_shared.packet_blocks.acquire(block)) return no_block(x_shared.packet_blocks);
   const int rc = post_chained() ? post_packet(block.bytes, &block, kind, body, body_bytes, payload)
                                 : -FI_EAGAIN;
-  if (rc) x_shared.packet_blocks.release(block);
+  if (rc)
+    x_shared.packet_blocks.release(block);
+  else
+    x_counters->fetched_bytes += payload.length;
   return rc;
 }
 
-/// Blocks come back with completions. If none is out, none will ever come.
+/// Blocks return with completions. If none is in use, none will ever return.
 int PacketSender::no_block(const BlockPool& pool) noexcept {
   if (pool.in_use() == 0)
     x_host.broken(-FI_ENOMEM, "no memory can be registered for what it sends");
@@ -147,18 +151,18 @@ int PacketSender::no_block(const BlockPool& pool) noexcept {
 int PacketSender::post(ibv_send_wr& request, ibv_sge piece, const Work& work) noexcept {
   if (!post_chained()) return -FI_EAGAIN;
   request.sg_list = &piece;
-  request.num_sge = 1;  // a READ looks at the first only, whatever it is given
+  request.num_sge = 1;  // for a READ the device uses only the first
   x_queue.append(request, true) = work;
   const int rc = x_queue.post(request);
   return rc ? refused(rc) : 0;
 }
 
-/// The device has less room than it promised: wait for what is outstanding. Anything else, or
-/// nothing to wait for, is the end.
+/// The device has less room than it promised: wait for outstanding requests. Any other error, or
+/// nothing to wait for, ends the connection.
 int PacketSender::refused(int error) noexcept {
   x_queue.drop_last();
   if (error == -FI_EAGAIN && x_queue.outstanding() > 0) {
-    x_refused = true;  // for ever, if nothing that is outstanding is signalled
+    x_refused = true;  // stays set if no outstanding request is signalled
     x_refused_after = x_queue.latest();
     return error;
   }
@@ -193,7 +197,7 @@ bool PacketSender::post_chain() noexcept {
   chain.owner = nullptr;
   chain.count = 0;
   x_chained = false;
-  // They were taken, so there is no way back.
+  // send() has accepted these packets, so they cannot be taken back.
   const int rc = x_queue.post(chain.requests[0]);
   if (rc)
     x_host.broken(rc == -FI_EAGAIN ? -FI_ENOMEM : rc, "a chain of sends was refused by the device");
@@ -225,7 +229,7 @@ void PacketSender::due(Due packet) noexcept {
 bool PacketSender::next_due(Due& packet) const noexcept {
   if (!x_due) return false;
   packet = Due(x_due & -x_due);
-  // The last packet of all may take the last credit: nobody waits for more from us.
+  // The very last packet may use the last credit: the peer expects no further packet.
   const bool credit = x_credits.may_send() || (packet == kDueBye && x_credits.available() > 0);
   return credit && x_queue.room() > 0;
 }

@@ -48,7 +48,7 @@ int Places::request(VerbsLink& link) noexcept {
   const int rc = x_connector->connect(link.address(), ++link.attempt, !link.was_up());
   if (rc) return rc;
   advance(link, LinkState::connecting);
-  ++x_shared.counters.connects;
+  ++link.counters.connects;
   return 0;
 }
 
@@ -67,7 +67,8 @@ void Places::admit_first(Sink& sink) noexcept {
 
 void Places::admit_overdue(Sink& sink, uint64_t before) noexcept {
   const unsigned limit = x_shared.options.max_connections;
-  const size_t ids = 2 * limit + kSpareIds / 2;  // half of the spare ones: for who connects to us
+  // half of the spare ids remain for peers that connect here
+  const size_t ids = 2 * limit + kSpareIds / 2;
   const size_t most = std::min<size_t>(ids, std::max(limit, x_shared.device.limits().max_qp));
   while (any_waiting() && x_waiting.front()->since <= before && taken() < most) admit_first(sink);
 }
@@ -83,7 +84,8 @@ bool Places::retire_one(const Connection* spared) noexcept {
     if (connection == spared || !connection->confirmed() || connection->link()->to_self() ||
         !connection->lifecycle.may_retire(connection->receiver.taken()))
       continue;
-    // Somebody wanted it: he has until the next tick to use it.
+    // A new connection that carried no packet may stay until the next tick, because an operation
+    // wanted it.
     if (connection->sender.used == connection->came_up && !connection->progress_at) continue;
     if (!oldest || connection->sender.used < oldest->sender.used) oldest = connection;
   }

@@ -85,13 +85,13 @@ ibv_qp* DeviceQueuePairs::create(uint64_t id, ibv_qp_init_attr& attr) noexcept {
   return nullptr;
 }
 
-/// Each try of each peer runs into it: not a line for each.
+/// Each attempt of each peer fails for this reason, so the rate of lines is limited.
 void DeviceQueuePairs::log_shortage(int error) noexcept {
   unsigned suppressed = 0;
   if (!x_shortage.allow(util::SystemClock().now(), suppressed)) return;
   ERDMA_NOTICE(queue_pairs, EP_CTRL,
                "%s: cannot make a queue pair: %s (%u more times before). The device has %u for all "
-               "processes together; fewer are used with a lower FI_ERDMA_MAX_CONNECTIONS\n",
+               "processes together; fewer are used with a lower FI_ERDMA_MAX_CONNECTIONS",
                x_device.name().c_str(), error ? fi_strerror(error) : "no reason given", suppressed,
                x_device.limits().max_qp);
 }
@@ -138,7 +138,7 @@ int DeviceQueuePairs::join(ibv_qp& queue_pair, const Path& own_bytes,
   attr.qp_state = IBV_QPS_RTS;
   attr.timeout = x_ack_timeout;
   attr.retry_cnt = kRetries;
-  attr.rnr_retry = 0;  // credits see to it that a receive is posted; what hides a bug is off
+  attr.rnr_retry = 0;  // credits guarantee a posted receive; a retry would only hide a bug
   attr.sq_psn = own.psn;
   attr.max_rd_atomic = std::min(own.reads, peer.reads);
   rc = ibv_modify_qp(&queue_pair, &attr,

@@ -15,8 +15,8 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr int kBacklog = 1024;       // eRDMA allocates as many as are asked for
-constexpr int kResolveTime = 2'000;  // ms, for the route: there is no ARP cache of ours
+constexpr int kBacklog = 1024;       // eRDMA allocates as many entries as are requested
+constexpr int kResolveTime = 2'000;  // ms, for the route: the provider has no ARP cache
 constexpr int kRouteTime = 2'000;    // ms
 constexpr int kListenTries = 32;
 
@@ -35,7 +35,7 @@ int unreachable(int status) noexcept {
   return route ? -FI_EHOSTUNREACH : -error;
 }
 
-/// Goes on with an event.
+/// Continues with an event.
 int resolve(rdma_cm_id* cm, util::SocketAddress own, util::SocketAddress to) noexcept {
   own.set_port(0);
   if (!rdma_resolve_addr(cm, mutable_data(own), mutable_data(to), kResolveTime)) return 0;
@@ -56,7 +56,7 @@ rdma_conn_param parameters(const HelloBytes& hello, const rdma_cm_id& cm) noexce
 }  // namespace
 
 void RdmaCmBackend::CmIdDeleter::operator()(rdma_cm_id* id) const noexcept {
-  id->qp = nullptr;  // given away: its Connection destroys it
+  id->qp = nullptr;  // the Connection that has the queue pair destroys it
   if (rdma_destroy_id(id)) log_leak("a connection id", errno);
 }
 
@@ -71,7 +71,7 @@ RdmaCmBackend::RdmaCmBackend(const Device& device, const util::SocketAddress& na
   fcntl(x_channel->fd, F_SETFD, FD_CLOEXEC);
 }
 
-/// The kernel waits for the outcome of a connect when the id or its channel is closed.
+/// Closing the id or its channel would wait until the kernel knows the outcome of the connect.
 RdmaCmBackend::~RdmaCmBackend() {
   for (auto& [id, entry] : x_entries) {
     if (entry.state != State::forsaken) continue;
@@ -83,18 +83,19 @@ RdmaCmBackend::~RdmaCmBackend() {
 
 int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
   if (!x_channel) {
-    ERDMA_NOTICE(device, EP_CTRL, "no rdma_cm event channel: %s; load the module rdma_ucm\n",
+    ERDMA_NOTICE(device, EP_CTRL, "no rdma_cm event channel: %s; load the module rdma_ucm",
                  fi_strerror(errno));
     return -FI_ENODEV;
   }
   int rc = 0;
-  // A free port of rdma_cm may be taken in TCP, which an iWARP device finds out when it listens.
+  // A port that is free in rdma_cm may be taken in TCP; an iWARP device detects that when it
+  // listens.
   for (int tries = name.port() ? 1 : kListenTries; tries > 0; --tries) {
     rc = bind_and_listen(name);
     if (rc != -FI_EADDRINUSE) break;
   }
   if (rc) {
-    ERDMA_NOTICE(device, EP_CTRL, "%s: cannot listen at %s: %s\n", x_device.name().c_str(),
+    ERDMA_NOTICE(device, EP_CTRL, "%s: cannot listen at %s: %s", x_device.name().c_str(),
                  name.to_string().c_str(), fi_strerror(-rc));
     return rc;
   }
@@ -118,16 +119,18 @@ void RdmaCmBackend::stop_listening() noexcept {
   x_listener.reset();
 }
 
-/// librdmacm finds the device by the address, and opens it again for itself: only the name tells.
+/// librdmacm finds the device by address and opens its own context, so only the name can be
+/// compared.
 bool RdmaCmBackend::own_device(const rdma_cm_id* cm) const noexcept {
   if (cm->verbs && x_device.name() == ibv_get_device_name(cm->verbs->device)) return true;
-  ERDMA_NOTICE(device, EP_CTRL, "rdma_cm uses %s for %s, not %s: check the routes of this host\n",
+  ERDMA_NOTICE(device, EP_CTRL, "rdma_cm uses %s for %s, not %s: check the routes of this host",
                cm->verbs ? ibv_get_device_name(cm->verbs->device) : "no device",
                x_own.to_string().c_str(), x_device.name().c_str());
   return false;
 }
 
-/// The parent uses the ids: only its descriptor goes, whatever state the fork found the rest in.
+/// The parent uses the ids. Closes only the descriptor, because the fork may have left the rest in
+/// any state.
 void RdmaCmBackend::abandon() noexcept {
   x_channel_fd = util::PrivateFd();
   if (x_channel) ::close(x_channel->fd);
@@ -169,8 +172,8 @@ int RdmaCmBackend::greet(uint64_t id, const HelloBytes& hello) noexcept {
   if (!entry->active) return rdma_accept(entry->cm.get(), &with) ? last_error() : 0;
   if (rdma_connect(entry->cm.get(), &with)) {
     const int rc = last_error();
-    // rdma_cm chose a port among its own, and the driver binds a TCP socket to it: another socket
-    // has it, or had a connection to this peer from there.
+    // rdma_cm chose a free port of its own, and the driver binds a TCP socket to it. Another socket
+    // has that port, or had a connection to this peer from it.
     const bool port = rc == -FI_EADDRINUSE || rc == -FI_EADDRNOTAVAIL;
     const bool peer = rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -FI_ETIMEDOUT;
     return port || peer ? rc : unreachable(rc);
@@ -181,7 +184,7 @@ int RdmaCmBackend::greet(uint64_t id, const HelloBytes& hello) noexcept {
 
 void RdmaCmBackend::refuse(uint64_t id, const HelloPrefix& refusal) noexcept {
   if (Entry* entry = find(id)) {
-    // It may be gone already; then there is nobody to tell.
+    // The connection may be gone already; then no peer needs the refusal.
     (void)rdma_reject(entry->cm.get(), &refusal, sizeof(refusal));
     x_entries.erase(id);
   }
@@ -221,7 +224,7 @@ bool RdmaCmBackend::next_event(Event& event) noexcept {
 void RdmaCmBackend::handle(const Event& event, BackendEvents& events) {
   if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(event, events);
   if (event.of_listener) {
-    ERDMA_NOTICE(port, EP_CTRL, "%s at %s: no peer can connect any more\n",
+    ERDMA_NOTICE(port, EP_CTRL, "%s at %s: no peer can connect any more",
                  rdma_event_str(event.type), x_own.to_string().c_str());
     return;
   }
@@ -285,7 +288,8 @@ void RdmaCmBackend::on_established(Entry& entry, const Event& event, BackendEven
 }
 
 void RdmaCmBackend::on_rejected(Entry& entry, const Event& event, BackendEvents& events) {
-  // Reset, not refused: the peer was there and went, has no room for one more, or nobody listens.
+  // A reset rather than a refusal: the peer was there and left, or has no room, or there is no
+  // listener.
   if (!event.length && std::abs(event.status) == ECONNRESET)
     return end(entry, event.id, -FI_ECONNRESET, events);
   if (entry.state == State::forsaken) return let_go(event.id, events);

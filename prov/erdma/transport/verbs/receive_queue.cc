@@ -3,31 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/verbs/device.h"
 #include "transport/verbs/send_queue.h"
-#include "util/error_text.h"
-#include "util/log.h"
 
 namespace erdma::transport::verbs {
 
-int Slab::make(const Device& device, uint32_t slots, uint32_t slot_bytes, OwnUse use) noexcept {
-  const size_t bytes = size_t(slots) * slot_bytes;
-  if (const int error = x_memory.make(device, bytes, use)) {
-    if (!device.gone())
-      ERDMA_NOTICE(locked_memory, EP_CTRL,
-                   "%s: %zu bytes for receives cannot be registered: %s; more locked memory "
-                   "(ulimit -l) or a lower FI_ERDMA_MAX_CONNECTIONS helps\n",
-                   device.name().c_str(), bytes, util::ErrorText(error).c_str());
-    return -error;
-  }
-  x_slots = slots;
-  x_slot_bytes = slot_bytes;
-  return 0;
-}
-
-int ReceiveQueue::make(const Device& device, uint32_t slots, uint32_t slot_bytes) noexcept {
+int ReceiveQueue::make(ReceiveRegions& regions, uint32_t slots, uint32_t slot_bytes) noexcept {
   x_small_slots = slots;
-  return x_small.make(device, slots, slot_bytes);
+  return x_small.make(regions, slots, slot_bytes);
 }
 
 int ReceiveQueue::start(ibv_qp* qp, uint32_t connection) noexcept {
@@ -76,7 +58,7 @@ bool ReceiveQueue::drop_small() noexcept {
   return true;
 }
 
-// In chains, as a doorbell costs more than a request.
+// Posts in chains, because a doorbell costs more than a request.
 int ReceiveQueue::post(uint32_t count) noexcept {
   constexpr uint32_t kChain = 16;
   ibv_recv_wr requests[kChain];

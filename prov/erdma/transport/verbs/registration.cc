@@ -31,10 +31,10 @@ class VerbsRegions final : public RegionMaker {
   const Device& x_device;
 };
 
-/// Where memory must not be registered, or is not to be.
+/// The cache where memory must not be registered, or where the user does not want that.
 class NoCache final : public RegistrationCache {
  public:
-  /// `warning`: null if nobody need hear of copies.
+  /// `warning`: null if users need no warning about copies.
   NoCache(const char* why, const char* warning) noexcept : x_why(why), x_warning(warning) {}
   int acquire(const void*, size_t, int, Registration&) noexcept override {
     warn_of_copy();
@@ -51,8 +51,8 @@ class NoCache final : public RegistrationCache {
   const char* const x_warning;
 };
 
-/// The rest of what may be locked is for open regions, for the transport's own and for others of
-/// the user.
+/// The rest of what may be locked is left for open regions, for the transport's own memory and for
+/// other code of the user.
 size_t default_bytes() noexcept {
   const size_t lockable = lockable_bytes();
   return lockable == SIZE_MAX ? SIZE_MAX : lockable / 2;
@@ -69,7 +69,9 @@ std::unique_ptr<RegistrationCache> single_uses(const Device& device, size_t max_
   limits.max_bytes = max_bytes;
   limits.max_regions = max_regions;
   limits.max_region_bytes = device.limits().max_region;
-  limits.later = !device.keeps_from_children();
+  limits.later = true;
+  limits.kept_from_children = device.keeps_from_children();
+  limits.device = &device;
   return std::make_unique<SingleUses>(std::make_unique<VerbsRegions>(device), limits, why);
 }
 
@@ -77,7 +79,7 @@ struct Close {
   void operator()(FILE* file) const noexcept { std::fclose(file); }
 };
 
-/// CAP_IPC_LOCK: the limit of locked memory does not hold.
+/// True with CAP_IPC_LOCK, which lifts the limit of locked memory.
 bool may_lock_all() noexcept {
   constexpr unsigned kIpcLock = 14;
   const std::unique_ptr<FILE, Close> status(std::fopen("/proc/self/status", "re"));
@@ -121,6 +123,7 @@ util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const
   limits.max_regions = config.max_regions;
   limits.max_region_bytes = device.limits().max_region;
   limits.kept_from_children = device.keeps_from_children();
+  limits.device = &device;
   const char* why = nullptr;
   auto cache = WatchedCache::create(std::make_unique<VerbsRegions>(device), limits, why);
   if (cache) return std::unique_ptr<RegistrationCache>(std::move(*cache));

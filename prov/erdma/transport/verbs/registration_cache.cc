@@ -19,7 +19,7 @@ bool for_want_of_room(int error) noexcept {
          error != EOPNOTSUPP && error != ENODEV && error != ETIME;
 }
 
-// --- life
+// --- Start and end.
 
 util::Result<std::unique_ptr<WatchedCache>> WatchedCache::create(std::unique_ptr<RegionMaker> maker,
                                                                  const Limits& limits,
@@ -37,11 +37,13 @@ int WatchedCache::start(const char*& why) {
   if (!monitor) return monitor.error();
   x_monitor = std::move(*monitor);
   if (x_limits.kept_from_children) listen();
+  if (x_limits.device) x_limits.device->let_give_room(this);
   return -x_housekeeper.start<&WatchedCache::keep_house>("erdma-regions", *this);
 }
 
 WatchedCache::~WatchedCache() {
   util::BeforeFork::forget();
+  if (x_limits.device) x_limits.device->let_give_room(nullptr);
   const bool ours = x_epoch == util::process_epoch();
   if (ours && x_housekeeper.running()) {
     {
@@ -51,7 +53,8 @@ WatchedCache::~WatchedCache() {
     x_wake.ring();
     x_housekeeper.join();
   }
-  // By hand, so that no memory waits for events should a child still have the descriptor.
+  // Unwatch explicitly, so that no call on this memory waits for events if a child still has the
+  // descriptor.
   for (const MemoryRange& range : x_watched.ranges())
     if (ours) x_monitor->unwatch(range);
   size_t users = 0;
@@ -80,7 +83,7 @@ void WatchedCache::keep_house() noexcept {
   }
 }
 
-/// False: time to go.
+/// False: the thread must end.
 bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
   const std::lock_guard housekeeping(x_housekeeping);
   util::IntrusiveList<CachedRegion> to_destroy;
@@ -94,7 +97,7 @@ bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
   }
   size_t regions = 0, bytes = 0;
   while (CachedRegion* entry = to_destroy.pop_front()) {
-    x_maker->destroy(entry->region);  // a firmware command: nobody should wait for it
+    x_maker->destroy(entry->region);  // a firmware command, for which no other thread should wait
     ++regions;
     bytes += entry->range.bytes();
     delete entry;
@@ -106,14 +109,22 @@ bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
   return true;
 }
 
-/// The application may have freed what nobody uses, and malloc() in a child would give it out. What
-/// is used is the application's still, who knows of it.
+/// The application may have freed memory of unused regions, and malloc() in a child would hand it
+/// out. Memory of regions in use still belongs to the application, which knows about it.
 void WatchedCache::before_fork() noexcept {
-  if (x_epoch != util::process_epoch()) return;  // a child's, of its parent's regions
+  if (x_epoch != util::process_epoch()) return;  // this is a child with its parent's regions
   const std::lock_guard housekeeping(x_housekeeping);
   const std::lock_guard guard(x_mutex);
   while (evict()) {
   }
+}
+
+bool WatchedCache::give_room(int error) noexcept {
+  if (!for_want_of_room(error) || x_epoch != util::process_epoch()) return false;
+  const size_t before = statistics().regions;
+  const std::lock_guard housekeeping(x_housekeeping);  // and what that destroys is gone then
+  const std::lock_guard guard(x_mutex);
+  return evict() || x_statistics.regions < before;
 }
 
 WatchedCache::Statistics WatchedCache::statistics() noexcept {
@@ -121,7 +132,7 @@ WatchedCache::Statistics WatchedCache::statistics() noexcept {
   return x_statistics;
 }
 
-// --- use
+// --- Using regions.
 
 int WatchedCache::acquire(const void* address, size_t length, int rights,
                           Registration& registration) noexcept try {
@@ -177,7 +188,7 @@ void WatchedCache::destroy(CachedRegion& entry) noexcept {
   delete &entry;
 }
 
-// --- making
+// --- Making regions.
 
 int WatchedCache::make(const MemoryRange& range, int rights, Registration& registration) {
   if (range.bytes() > x_limits.max_region_bytes || range.bytes() > x_limits.max_bytes) {
@@ -202,7 +213,7 @@ int WatchedCache::make(const MemoryRange& range, int rights, Registration& regis
   return 0;
 }
 
-/// Lets it be found. Where memory is out, it isn't.
+/// Makes the region findable, unless memory is out.
 void WatchedCache::list(CachedRegion& entry) try {
   std::vector<CachedRegion*> superseded;
   x_indexes[entry.rights].insert(entry, superseded);
@@ -224,9 +235,9 @@ int WatchedCache::watch(const MemoryRange& range) {
   return 0;
 }
 
-/// The range to watch is looked up before, and may be another mapping by then. But what is one
-/// mapping afterwards is watched all of it or not at all; and of a change in between, the last look
-/// tells.
+/// `before` is looked up before watching and may be another mapping by then. But a range that is
+/// one mapping afterwards is watched as a whole or not at all, and apply_changes() reports changes
+/// in between.
 int WatchedCache::watch_mapping(uintptr_t address, MemoryRange& watched) {
   Mapping before, after;
   if (!find_mapping(address, before) || !before.ours) {
@@ -267,9 +278,10 @@ ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept
   }
 }
 
-/// Whether to destroy idle regions for one of `bytes`. Some drivers need a contiguous table, which
-/// other regions do not hold: emptying the cache again for such a size would cost all others
-/// theirs each time. It is worth a try once what was in use then is in use no longer.
+/// True if idle regions should be destroyed to make one of `bytes`. Some drivers need a contiguous
+/// table, which other regions do not occupy: emptying the cache again for such a size would cost
+/// all other users their regions each time. It is worth another attempt once some of what was in
+/// use then is no longer in use.
 bool WatchedCache::may_help(size_t bytes) noexcept {
   return bytes < x_fruitless.bytes || held_bytes() < x_fruitless.held;
 }
@@ -288,7 +300,7 @@ bool WatchedCache::make_room(size_t bytes) noexcept {
   return true;
 }
 
-/// Destroys one region that nobody uses.
+/// Destroys one unused region.
 bool WatchedCache::evict() noexcept {
   CachedRegion* entry = x_to_destroy.pop_front();
   if (!entry) {
@@ -300,9 +312,9 @@ bool WatchedCache::evict() noexcept {
   return true;
 }
 
-// --- changes
+// --- Changes of memory.
 
-/// False: what was found unchanged may not be.
+/// False: regions that seem unchanged may have changed.
 bool WatchedCache::apply_changes() noexcept {
   const bool stable = x_monitor->look(x_changes);
   if (x_changes.all) [[unlikely]] {
@@ -339,7 +351,7 @@ void WatchedCache::not_watched(const MemoryRange& range) noexcept {
   try {
     x_watched.subtract(range);
   } catch (const std::bad_alloc&) {
-    x_watched.clear();  // the next use finds out anew
+    x_watched.clear();  // the next use finds out again
   }
 }
 

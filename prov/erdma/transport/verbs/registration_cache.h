@@ -19,7 +19,7 @@
 
 namespace erdma::transport::verbs {
 
-/// Makes and destroys memory regions: the device's driver, or a test.
+/// Makes and destroys memory regions: through the device's driver, or in a test.
 class RegionMaker {
  public:
   virtual ~RegionMaker() = default;
@@ -28,42 +28,43 @@ class RegionMaker {
   virtual void destroy(ibv_mr* region) noexcept = 0;
 };
 
-/// Rights that memory is registered with.
+/// All rights with which memory may be registered.
 inline constexpr int kAllRights =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
-/// Whose size forbids a registration: of CopyNotices::size.
+/// Why a size forbids a registration: texts for CopyNotices::size.
 inline constexpr char kMoreThanTheNic[] = "is more than the NIC registers at once";
 inline constexpr char kMoreThanTheLimit[] =
     "is more than half of the limit of locked memory (raise ulimit -l)";
 
-/// Whether an error of the driver may go away once something else is deregistered. Drivers do not
-/// agree on what they say when a limit is reached.
+/// True if an error of the driver may go away once another region is deregistered. Drivers report
+/// different errors when a limit is reached.
 bool for_want_of_room(int error) noexcept;
 
-/// The cache behind RegistrationCache where memory can be watched; SingleUses elsewhere. Regions
-/// have the pages of their range when they are made; MemoryMonitor tells when that may have
-/// changed, and every acquire() asks it first. Mappings are watched as a whole, from the first use
-/// of any part: a mapping of which a part is watched is two to the kernel, and mremap() of both at
-/// once would fail.
+/// The implementation of RegistrationCache where memory can be watched; elsewhere there is
+/// SingleUses. A region has the pages that its range had when it was made. MemoryMonitor tells when
+/// that may have changed, and every acquire() asks it first. Mappings are watched as a whole, from
+/// the first use of any part: the kernel splits a mapping of which only a part is watched, and
+/// mremap() of both parts would fail.
 ///
-/// Each set of rights has regions of its own: memory that is both sent and received has two or
-/// more. Overlapping ranges are not merged: whoever sends a sliding window would register all of it
-/// anew each time. What is contained in another goes.
+/// Each set of rights has its own regions: memory that is both sent and received has two or more.
+/// Overlapping ranges are not merged, because an application that sends from a sliding window would
+/// register all of it anew each time. A region that another contains is dropped.
 ///
-/// Memory that is freed under x_mutex may itself be watched: that waits for the monitor's thread,
-/// which never takes x_mutex. Hence a thread of the cache's own for what can be done later.
-class WatchedCache final : public RegistrationCache, private util::BeforeFork {
+/// Memory that is freed under x_mutex may itself be watched; then freeing waits for the monitor's
+/// thread, which never takes x_mutex. A thread of the cache does what can be done later.
+class WatchedCache final : public RegistrationCache, private util::BeforeFork, private RoomGiver {
  public:
   struct Limits {
     size_t max_bytes = SIZE_MAX;  ///< of all regions
     size_t max_regions = 1024;
     size_t max_region_bytes = SIZE_MAX;
-    uint64_t tick_ns = 100'000'000;  ///< of quarantines
-    /// Children do not get what is registered when they begin
+    uint64_t tick_ns = 100'000'000;  ///< of a quarantine
+    /// children do not get memory that is registered when they begin
     bool kept_from_children = false;
+    const Device* device = nullptr;  ///< idle regions make room for its other memory
   };
-  /// -FI_EOPNOTSUPP: memory can't be watched here. `why` says the cause, and the remedy.
+  /// -FI_EOPNOTSUPP: memory cannot be watched here. `why` tells the cause and the remedy.
   static util::Result<std::unique_ptr<WatchedCache>> create(std::unique_ptr<RegionMaker> maker,
                                                             const Limits& limits, const char*& why);
   ~WatchedCache() override;
@@ -73,7 +74,7 @@ class WatchedCache final : public RegistrationCache, private util::BeforeFork {
   void release(const Registration& registration) noexcept override;
 
   struct Statistics {
-    uint64_t hits = 0, misses = 0, refusals = 0, lost = 0;  ///< lost: to changes of memory
+    uint64_t hits = 0, misses = 0, refusals = 0, lost = 0;  ///< lost: because memory changed
     size_t regions = 0, bytes = 0;
   };
   Statistics statistics() noexcept;
@@ -85,8 +86,9 @@ class WatchedCache final : public RegistrationCache, private util::BeforeFork {
   void keep_house() noexcept;
   bool run_housekeeping(uint64_t now) noexcept;
   void before_fork() noexcept override;
+  bool give_room(int error) noexcept override;
 
-  // All under x_mutex.
+  // Call all of these with x_mutex held.
   bool apply_changes() noexcept;
   void forget(const MemoryRange& range) noexcept;
   void not_watched(const MemoryRange& range) noexcept;
@@ -104,24 +106,27 @@ class WatchedCache final : public RegistrationCache, private util::BeforeFork {
   void destroy_later(CachedRegion& entry) noexcept;
   void destroy(CachedRegion& entry) noexcept;
 
-  std::mutex x_housekeeping;  ///< held by who destroys regions without x_mutex; before that
+  /// Held while regions are destroyed without x_mutex; taken before x_mutex.
+  std::mutex x_housekeeping;
   std::mutex x_mutex;
   std::unique_ptr<MemoryMonitor> x_monitor;
-  RegionIndex x_indexes[kAllRights + 1];           ///< by rights
-  util::IntrusiveList<CachedRegion> x_idle;        ///< listed, no users; least recently used first
-  util::IntrusiveList<CachedRegion> x_held;        ///< with users
-  util::IntrusiveList<CachedRegion> x_to_destroy;  ///< no users, not listed: to be destroyed
+  RegionIndex x_indexes[kAllRights + 1];     ///< by rights
+  util::IntrusiveList<CachedRegion> x_idle;  ///< listed, without users; least recently used first
+  util::IntrusiveList<CachedRegion> x_held;  ///< with users
+  util::IntrusiveList<CachedRegion> x_to_destroy;  ///< no users, not listed
   MemoryChanges x_changes;
   Quarantines x_quarantines;
   MemoryRanges x_watched;
   std::unique_ptr<RegionMaker> x_maker;
   const Limits x_limits;
   Statistics x_statistics;
-  size_t x_refused_bytes = SIZE_MAX;  ///< was refused although nothing else was registered
+  /// Size that was refused although nothing else was registered.
+  size_t x_refused_bytes = SIZE_MAX;
   struct {
     size_t bytes = SIZE_MAX, held = 0;
-  } x_fruitless;  ///< a size for which the cache was emptied in vain, and what was in use then
-  bool x_destroying = false;  ///< the housekeeper destroys regions, which hold their room still
+  } x_fruitless;  ///< size for which the cache was emptied in vain, and the bytes in use then
+  /// The housekeeper is destroying regions, which still take their room.
+  bool x_destroying = false;
   CopyNotices x_notices;
   util::EventFd x_wake;  ///< for the housekeeper
   bool x_stop = false;

@@ -32,16 +32,20 @@ Resources::Resources(const Options& wanted, const Device& on, RegistrationCache&
       bounce_packets(on, OwnUse::packets, kBounceBytes, 8, 16),
       bounce_sinks(on, OwnUse::read_buffers, kBounceBytes, 8, 16) {}
 
-/// Two regions, as the key of the one goes to every peer: it admits READs only.
+/// Two regions, because every peer gets the key of the first: it admits READs only.
 int Resources::open() noexcept {
   if (const int rc = queues.open()) return rc;
-  if (const int rc = x_target.make(device, 1, 64, OwnUse::heartbeat)) return rc;
-  if (const int rc = x_scratch.make(device, 1, 64, OwnUse::scratch)) return rc;
-  heartbeat = {uint64_t(x_target.slot(0)), x_target.lkey(), x_target.rkey(),
-               uint64_t(x_scratch.slot(0)), x_scratch.lkey()};
+  int error = x_target.make(device, 64, OwnUse::heartbeat);
+  if (!error) error = x_scratch.make(device, 64, OwnUse::scratch);
+  if (error) {
+    tell_of_locked_memory(device, 64, error);
+    return -error;
+  }
+  heartbeat = {uint64_t(x_target.bytes()), x_target.lkey(), x_target.rkey(),
+               uint64_t(x_scratch.bytes()), x_scratch.lkey()};
   const Prefix ready{Kind::ready, 0, 0, 0};
   static_assert(sizeof(ready) == sizeof(uint64_t));
-  std::memcpy(x_target.slot(0), &ready, sizeof(ready));
+  std::memcpy(x_target.bytes(), &ready, sizeof(ready));
   return 0;
 }
 

@@ -17,32 +17,32 @@
 
 namespace erdma::transport::verbs {
 
-/// Eight bytes that every peer may READ, and where our own such READs go.
+/// Eight bytes that every peer may READ, and the sink of this side's READs of the same kind.
 struct ScratchMemory {
-  uint64_t target_address = 0;  ///< a packet that says `ready`; eight bytes that peers READ
+  uint64_t target_address = 0;  ///< a `ready` packet; its eight bytes are what peers READ
   uint32_t target_lkey = 0, target_rkey = 0;
-  uint64_t buffer_address = 0;  ///< where ours go; nobody looks at it
+  uint64_t buffer_address = 0;  ///< the sink, which is never read
   uint32_t buffer_lkey = 0;
 };
 
 /// What the connections of one endpoint share. Polling thread only, except for the completion
-/// queues, the table, and what never changes after open().
+/// queues, the table, and members that never change after open().
 struct Resources {
-  /// `spare_ids`: connections that may exist besides twice those that the options allow.
+  /// `spare_ids`: connections that may exist beyond twice the number that the options allow.
   Resources(const Options& options, const Device& device, RegistrationCache& cache,
             uint32_t spare_ids);
-  /// Makes the channel of the completion queues, and the memory of heartbeats.
+  /// Makes the completion channel, and the memory for heartbeats.
   [[nodiscard]] int open() noexcept;
 
-  /// Blocks for transfers whose memory can't be registered: of READs, or of WRITEs.
+  /// Blocks for transfers whose memory cannot be registered: for READs, or for WRITEs.
   BlockPool& bounce_blocks(bool reads) noexcept { return reads ? bounce_sinks : bounce_packets; }
   bool may_grow() const noexcept { return grown < kMostGrown && !growth_failed; }
 
   const Device& device;
-  const Options options;  ///< within what the device can do
+  const Options options;  ///< limited to what the device can do
   RegistrationCache& cache;
   HostRegistrar registrar{device, cache};
-  const unsigned reads_in_flight;  ///< of one connection
+  const unsigned reads_in_flight;  ///< per connection
   CompletionQueues queues;
   ConnectionTable table;
   uint64_t polls = 0;
@@ -62,13 +62,14 @@ struct Resources {
   util::Pool<SharedMemory> shared_memory;
   util::Pool<Stream> streams;
   util::Pool<Answer> answers;
+  ReceiveRegions receive_regions{device};
   unsigned grown = 0;  ///< connections with large receives, of about half a megabyte each
   bool growth_failed = false;
 
  private:
   static constexpr unsigned kMostGrown = 64;
 
-  Slab x_target, x_scratch;
+  OwnMemory x_target, x_scratch;
 };
 
 }  // namespace erdma::transport::verbs

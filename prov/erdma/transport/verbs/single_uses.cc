@@ -20,16 +20,19 @@ SingleUses::SingleUses(std::unique_ptr<RegionMaker> maker, const Limits& limits,
                        const char* why) noexcept
     : x_maker(std::move(maker)), x_limits(limits), x_why(why) {
   util::register_fork_handler();
-  // Without a thread whoever ends a use deregisters.
+  if (x_limits.kept_from_children) listen();
+  if (x_limits.device) x_limits.device->let_give_room(this);
+  // Without a thread, release() deregisters.
   if (x_limits.later && x_wake)
     (void)x_housekeeper.start<&SingleUses::keep_house>("erdma-regions", *this);
 }
 
 SingleUses::~SingleUses() {
-  if (x_epoch != util::process_epoch()) {
-    while (CachedRegion* entry = x_retired.pop_front()) delete entry;  // the parent's
-    return;
-  }
+  util::BeforeFork::forget();
+  if (x_limits.device) x_limits.device->let_give_room(nullptr);
+  // In a child the regions belong to the parent. What describes them is left where it is, because
+  // the parent's thread may have been changing the list when the process forked.
+  if (x_epoch != util::process_epoch()) return;
   if (x_housekeeper.running()) {
     {
       std::lock_guard guard(x_mutex);
@@ -38,12 +41,12 @@ SingleUses::~SingleUses() {
     x_wake.ring();
     x_housekeeper.join();
   }
-  destroy_retired();
+  (void)destroy_retired();
   util::expect_none_left("use of a registration", x_regions);
 }
 
 void SingleUses::keep_house() noexcept {
-  constexpr timespec kWhile{0, 1'000'000};  // in which others retire, too
+  constexpr timespec kWhile{0, 1'000'000};  // so that other regions retire meanwhile
   for (;;) {
     pollfd wake{x_wake.fd(), POLLIN, 0};
     if (::poll(&wake, 1, -1) < 0) continue;
@@ -53,22 +56,34 @@ void SingleUses::keep_house() noexcept {
       if (x_stop) return;
     }
     (void)::nanosleep(&kWhile, nullptr);
-    destroy_retired();
+    (void)destroy_retired();
   }
 }
 
-void SingleUses::destroy_retired() noexcept {
+/// A child gets the memory that no transfer uses any more.
+void SingleUses::before_fork() noexcept {
+  if (x_epoch == util::process_epoch()) (void)destroy_retired();
+}
+
+bool SingleUses::give_room(int error) noexcept {
+  return for_want_of_room(error) && x_epoch == util::process_epoch() && destroy_retired();
+}
+
+/// True: there was a retired region.
+bool SingleUses::destroy_retired() noexcept {
   const std::lock_guard housekeeping(x_housekeeping);
   util::IntrusiveList<CachedRegion> retired;
   {
     std::lock_guard guard(x_mutex);
     while (CachedRegion* entry = x_retired.pop_front()) retired.push_back(*entry);
   }
+  const bool any = !retired.empty();
   while (CachedRegion* entry = retired.pop_front()) {
     x_maker->destroy(entry->region);
     give_back(entry->range.bytes());
     delete entry;
   }
+  return any;
 }
 
 int SingleUses::acquire(const void* address, size_t length, int rights,
@@ -83,14 +98,14 @@ int SingleUses::acquire(const void* address, size_t length, int rights,
     return refuse(CopyNotices::size, kMoreThanTheLimit, range.bytes());
   if (!reserve(range.bytes())) {
     if (!x_housekeeper.running()) return -FI_ENOMEM;
-    destroy_retired();
+    (void)destroy_retired();
     if (!reserve(range.bytes())) return -FI_ENOMEM;
   }
   auto* const entry = new (std::nothrow) CachedRegion;
   errno = ENOMEM;
   ibv_mr* region = entry ? x_maker->make(range, rights) : nullptr;
   if (entry && !region && x_housekeeper.running() && for_want_of_room(errno)) {
-    destroy_retired();
+    (void)destroy_retired();
     region = x_maker->make(range, rights);
   }
   if (!region) {
@@ -125,7 +140,7 @@ void SingleUses::release(const Registration& registration) noexcept {
   delete entry;
 }
 
-/// False: later, as others hold too much now.
+/// False: try later, because other uses hold too much now.
 bool SingleUses::reserve(size_t bytes) noexcept {
   std::lock_guard guard(x_mutex);
   if (bytes >= x_refused_bytes || x_bytes + bytes > x_limits.max_bytes ||
@@ -157,13 +172,14 @@ int SingleUses::failed(int error, size_t bytes) noexcept {
 }
 
 void SingleUses::warn() noexcept {
-  static std::atomic<bool> told{false};  // of the process, as the remedy is one for all domains
+  // one per process, because the remedy is the same for all domains
+  static std::atomic<bool> told{false};
   if (told.load(std::memory_order_relaxed) || told.exchange(true)) return;
   ERDMA_NOTICE(zero_copy, MR,
                "zero copy is limited: memory of the application is registered with the NIC anew "
                "for each transfer of %zu KiB and more, and shorter transfers are copied, which "
                "takes processor time: %s. FI_ERDMA_MR_CACHE=off asks for copies and silences this "
-               "line\n",
+               "line",
                x_limits.least_bytes >> 10, x_why);
 }
 

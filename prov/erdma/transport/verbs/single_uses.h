@@ -6,6 +6,7 @@
 #include "transport/verbs/copy_notices.h"
 #include "transport/verbs/registration.h"
 #include "transport/verbs/registration_cache.h"
+#include "util/before_fork.h"
 #include "util/event_fd.h"
 #include "util/intrusive_list.h"
 #include "util/process_epoch.h"
@@ -13,15 +14,15 @@
 
 namespace erdma::transport::verbs {
 
-/// Registers memory of the application for one use at a time, where changes of its mappings can't
-/// be seen. Memory belongs to a transfer from acquire() to release(), and its owner leaves it alone
-/// meanwhile: so a region that no other use ever finds can't be stale, whatever happens to the
-/// addresses before and after, also while it waits to be deregistered. Uses do not share one
-/// either, not even at the same time: of the pages that only the elder one holds nobody could tell
-/// that they are still the same.
-class SingleUses final : public RegistrationCache {
+/// Registers memory of the application for one use at a time, where changes of mappings cannot be
+/// seen. Memory belongs to a transfer from acquire() to release(), and its owner does not touch it
+/// meanwhile. So a region that no other use ever finds cannot be stale, whatever happens to the
+/// addresses before and after, also while it waits to be deregistered. Even simultaneous uses do
+/// not share a region: for the pages that only the older use holds, nothing shows that they are
+/// still the same.
+class SingleUses final : public RegistrationCache, private util::BeforeFork, private RoomGiver {
  public:
-  /// A registration costs about as much as a copy of so many bytes: two commands of the device, and
+  /// A registration costs about as much as copying this many bytes: two commands of the device, and
   /// the kernel pins page by page.
   static constexpr size_t kLeastBytes = 256 * 1024;
 
@@ -29,12 +30,14 @@ class SingleUses final : public RegistrationCache {
     size_t max_bytes = SIZE_MAX;  ///< of all regions
     size_t max_regions = 1024;
     size_t max_region_bytes = SIZE_MAX;
-    size_t least_bytes = kLeastBytes;  ///< of all pieces: shorter uses are not worth it
-    /// A thread deregisters, some at a time, so that no transfer waits for it. Not where memory is
-    /// kept from children as long as it is registered: it may be the application's to give them.
+    size_t least_bytes = kLeastBytes;  ///< of all pieces: shorter uses are not worth a registration
+    /// A thread deregisters several regions at a time, so that no transfer waits for it.
     bool later = false;
+    /// children do not get memory that is registered when they begin
+    bool kept_from_children = false;
+    const Device* device = nullptr;  ///< retired regions make room for its other memory
   };
-  /// `why`: static text, of what is missing and of the remedy.
+  /// `why`: static text about what is missing and the remedy.
   SingleUses(std::unique_ptr<RegionMaker> maker, const Limits& limits, const char* why) noexcept;
   ~SingleUses() override;
 
@@ -51,19 +54,23 @@ class SingleUses final : public RegistrationCache {
   int failed(int error, size_t bytes) noexcept;
   void warn() noexcept;
   void keep_house() noexcept;
-  void destroy_retired() noexcept;
+  bool destroy_retired() noexcept;
+  bool give_room(int error) noexcept override;
+  void before_fork() noexcept override;
 
   const std::unique_ptr<RegionMaker> x_maker;
   const Limits x_limits;
   const char* const x_why;
-  std::mutex x_mutex;  ///< of what follows; never held while the device or the kernel is asked
+  /// Guards what follows; never held during a call to the device or the kernel.
+  std::mutex x_mutex;
   CopyNotices x_notices;
-  util::IntrusiveList<CachedRegion> x_retired;  ///< nobody uses them
+  util::IntrusiveList<CachedRegion> x_retired;  ///< without users
   bool x_stop = false;
   size_t x_bytes = 0, x_regions = 0;
-  size_t x_refused_bytes = SIZE_MAX;  ///< was refused although nothing else was registered
+  /// Size that was refused although nothing else was registered.
+  size_t x_refused_bytes = SIZE_MAX;
   const uint32_t x_epoch = util::process_epoch();
-  std::mutex x_housekeeping;  ///< held while retired regions are destroyed; before x_mutex
+  std::mutex x_housekeeping;  ///< held while retired regions are destroyed; taken before x_mutex
   util::EventFd x_wake;       ///< rings when the first region retires
   util::Thread x_housekeeper;
 };

@@ -12,7 +12,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr uint64_t kListener = 0;  ///< no id
+constexpr uint64_t kListener = 0;  ///< not an id
 
 int status_of(int error) noexcept {
   const bool route = error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
@@ -35,7 +35,7 @@ int TcpBackend::listen(util::SocketAddress& name) noexcept {
   if (!x_epoll) return -FI_EMFILE;
   const int rc = x_listener.open(x_epoll.get(), name);
   if (rc)
-    ERDMA_NOTICE(device, EP_CTRL, "cannot listen at %s: %s\n", name.to_string().c_str(),
+    ERDMA_NOTICE(device, EP_CTRL, "cannot listen at %s: %s", name.to_string().c_str(),
                  fi_strerror(-rc));
   return rc;
 }
@@ -63,7 +63,7 @@ bool TcpBackend::watch(const Socket& socket, uint32_t events) noexcept {
          (errno == EEXIST && !epoll_ctl(x_epoll.get(), EPOLL_CTL_MOD, socket.tcp.fd(), &event));
 }
 
-/// The socket stays until close(), and says nothing more.
+/// The socket stays open until close(), but is no longer watched.
 void TcpBackend::leave_alone(Socket& socket) noexcept {
   epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, socket.tcp.fd(), nullptr);
   socket.state = State::ended;
@@ -98,7 +98,7 @@ void TcpBackend::accept_one(util::Fd fd, const util::SocketAddress& from, Backen
   socket.tcp.open(std::move(fd));
   socket.tcp.keep_alive(x_peer_timeout);
   socket.from = from;
-  // Otherwise it hears of the end, and comes again.
+  // On failure the peer learns of the end, and retries.
   if (!x_half_open.add(socket) || !watch(socket, EPOLLIN)) return void(close(id, false));
   x_half_open.set(socket, x_clock.now() + kHelloTime);
 }
@@ -127,9 +127,8 @@ int TcpBackend::connect(uint64_t id, const util::SocketAddress& peer) noexcept t
   util::Fd fd(bound_socket(own, true));
   if (fd.get() < 0) {
     const int error = -fd.release();
-    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot make a socket to %s: %s%s\n",
-                 peer.to_string().c_str(), fi_strerror(error),
-                 error == EMFILE ? "; each peer needs one (ulimit -n)" : "");
+    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot make a socket to %s: %s%s", peer.to_string().c_str(),
+                 fi_strerror(error), error == EMFILE ? "; each peer needs one (ulimit -n)" : "");
     return -error;
   }
   if (::connect(fd.get(), peer.data(), socklen_t(peer.size())) && errno != EINPROGRESS)
@@ -152,7 +151,8 @@ void TcpBackend::on_writable(Socket& socket, BackendEvents& events) {
   int error = 0;
   socklen_t length = sizeof(error);
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length)) error = errno;
-  // A port without listener, picked as our own: TCP connects a socket to itself.
+  // If the port has no listener and is chosen for this end as well, TCP connects the socket to
+  // itself.
   if (!error && address_of(fd, getsockname) == address_of(fd, getpeername)) error = ECONNREFUSED;
   if (!error) {
     socket.tcp.keep_alive(x_peer_timeout);

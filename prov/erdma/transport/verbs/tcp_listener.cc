@@ -57,7 +57,7 @@ util::Fd TcpListener::accept(util::SocketAddress& from, uint64_t now) noexcept {
 
 void TcpListener::pause(int error, uint64_t now) noexcept {
   ERDMA_NOTICE(descriptors, EP_CTRL,
-               "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)\n",
+               "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)",
                fi_strerror(error));
   (void)watch(EPOLL_CTL_DEL);
   x_again = now + kPause;

@@ -8,9 +8,9 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 1024 * 1024;
 constexpr unsigned kMaxPieces = 8;               ///< in flight on one connection
-constexpr uint64_t kMaxBytes = 2 * 1024 * 1024;  ///< likewise; the last may exceed it
+constexpr uint64_t kMaxBytes = 2 * 1024 * 1024;  ///< likewise; the last piece may exceed it
 
-/// The element of `list` at `offset`, and what is left of it from there.
+/// The element of `list` at `offset`; `offset` becomes the offset within it.
 template <typename Piece, typename Length>
 const Piece* element_at(const Piece* list, size_t count, uint64_t& offset, Length length_of) {
   for (size_t i = 0; i < count; ++i) {
@@ -23,16 +23,19 @@ const Piece* element_at(const Piece* list, size_t count, uint64_t& offset, Lengt
 
 }  // namespace
 
-void Transfers::begin(Transfer& transfer, const iovec* local, size_t count) noexcept {
+bool Transfers::begin(Transfer& transfer, const iovec* local, size_t count) noexcept {
   transfer.count = hmem::slice(local, count, 0, transfer.length, transfer.local);
   const int rights =
       transfer.is_read ? sink_rights(x_shared.device.transport_type()) : kSourceRights;
   transfer.bounces =
       !transfer.remote.bounced && register_all(x_shared.cache, transfer.local, transfer.count,
                                                rights, transfer.registrations) != 0;
+  // DirectSource could register this memory of a GPU a moment ago, and now it cannot.
+  if (transfer.bounces && !x_shared.cache.copies(transfer.local, transfer.count)) return false;
   transfer.owner = this;
   x_moving.push_back(transfer);
   x_host.progress_soon();
+  return true;
 }
 
 void Transfers::wait(Transfer& transfer) noexcept {
@@ -73,7 +76,8 @@ bool Transfers::post_piece(Transfer& transfer) noexcept {
   return true;
 }
 
-/// Both ends of the next piece: within one element of either list, and one block if it bounces.
+/// Sets both ends of the next piece: within one element of either list, and within one block if it
+/// bounces.
 bool Transfers::aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept {
   uint64_t remote_offset = transfer.posted;
   const RemotePiece* remote = element_at(transfer.remote.pieces, transfer.remote.count,
@@ -113,7 +117,7 @@ void Transfers::on_piece(const Work& work, bool success, Sink& sink) noexcept {
       hmem::scatter(transfer.local, transfer.count, work.offset, work.block.bytes, work.bytes);
     x_shared.bounce_blocks(transfer.is_read).release(work.block);
   }
-  if (!success) return;  // ends with its connection
+  if (!success) return;  // it ends with its connection
   (transfer.is_read ? x_counters->read_bytes : x_counters->write_bytes) += work.bytes;
   if (transfer.bounces) x_counters->bounce_bytes += work.bytes;
   if (transfer.all_posted() && transfer.in_flight == 0 && !transfer.status) end(transfer, 0, sink);

@@ -8,9 +8,9 @@
 
 namespace erdma::transport::verbs {
 
-/// get() and put() of one connection by RDMA: in pieces, some in flight, in turn. Packets never
-/// wait for more than what is in flight. Owns the list of all transfers, also of those that move
-/// by other means (DirectAccess, PacketTransfers).
+/// get() and put() of one connection by RDMA: split into pieces, a few in flight, transfers in
+/// turn. So packets never wait for more than what is in flight. Owns the list of all transfers,
+/// including those that move by other means (DirectAccess, PacketTransfers).
 class Transfers {
  public:
   Transfers(Resources& shared, PacketSender& sender, HeartbeatReads& heartbeat,
@@ -21,31 +21,33 @@ class Transfers {
         x_heartbeat(heartbeat),
         x_host(host),
         x_reads_left(shared.reads_in_flight) {}
-  /// `peer` owns the blocks that READs go to.
+  /// `peer` owns the blocks that are the sinks of READs.
   void start(const void* peer, Counters& counters) noexcept {
     x_peer = peer;
     x_counters = &counters;
   }
 
-  /// Registers its memory here, or lets it bounce; posts in poll().
-  void begin(Transfer& transfer, const iovec* local, size_t count) noexcept;
-  /// Nothing is left to post.
+  /// Registers the local memory, or lets the transfer bounce; poll() posts it. False: nothing
+  /// happened, because the memory of a GPU cannot be registered now.
+  [[nodiscard]] bool begin(Transfer& transfer, const iovec* local, size_t count) noexcept;
+  /// The transfer has nothing left to post.
   void wait(Transfer& transfer) noexcept;
-  /// The one whose turn it is; null: nothing is left to post.
+  /// The transfer whose turn it is; null: none has anything left to post.
   Transfer* next() noexcept { return x_moving.front(); }
-  /// Its turn is over: behind the others, or among those that only wait.
+  /// Ends its turn: moves it behind the others, or to those that only wait.
   void pass(Transfer& transfer) noexcept;
-  /// The next piece, or the READ behind all. False: no room; or it could not be posted.
+  /// Posts the next piece, or the READ behind all pieces. False: no room, or it could not be
+  /// posted.
   bool post_piece(Transfer& transfer) noexcept;
-  /// A READ behind the WRITEs of a transfer: its answer proves that they are placed, as RC keeps
-  /// their order. -FI_EAGAIN: nothing happened.
+  /// Posts a READ behind the WRITEs of a transfer. RC keeps their order, so its response proves
+  /// that they are placed. -FI_EAGAIN: nothing happened.
   int post_proof(Transfer& transfer) noexcept;
   void on_piece(const Work& work, bool success, Sink& sink) noexcept;
   void on_proof(const Work& work, bool success, Sink& sink) noexcept;
   void end(Transfer& transfer, int status, Sink& sink) noexcept;
   void end_all(int status, Sink& sink) noexcept;
 
-  /// The transfer that a peer names; null if it is not one of this connection.
+  /// The transfer that a peer names; null if it does not belong to this connection.
   Transfer* find(util::PoolHandle handle) noexcept;
   bool any_moving() const noexcept { return !x_moving.empty(); }
   bool empty() const noexcept { return x_moving.empty() && x_waiting.empty(); }
@@ -58,7 +60,7 @@ class Transfers {
   bool aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept;
 
   Resources& x_shared;
-  Counters* x_counters;  ///< those of x_shared, until there is a peer
+  Counters* x_counters;  ///< those of x_shared until the peer is known
   PacketSender& x_sender;
   HeartbeatReads& x_heartbeat;
   ConnectionHost& x_host;
@@ -66,7 +68,7 @@ class Transfers {
   util::IntrusiveList<Transfer> x_moving, x_waiting;
   unsigned x_reads_left;       ///< READs that may still be posted
   unsigned x_pieces = 0;       ///< in flight
-  uint64_t x_piece_bytes = 0;  ///< of those
+  uint64_t x_piece_bytes = 0;  ///< bytes of those pieces
 };
 
 }  // namespace erdma::transport::verbs

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
-#include <new>
 
 #include "transport/verbs/connection.h"
 #include "transport/verbs/link_manager.h"
@@ -16,7 +15,7 @@ namespace {
 
 constexpr uint64_t kTicksPerTimeout = 12;
 constexpr uint64_t kGraceNs = 50'000'000;
-/// Of looking at the queues until they are empty.
+/// Limits the rounds of polling until the queues are empty.
 constexpr unsigned kMostRounds = 64;
 constexpr uint64_t kSecond = 1'000'000'000;
 
@@ -65,7 +64,7 @@ void Watchdog::tick(Sink& sink) noexcept {
   for (Connection* connection : x_places.connected())
     if (!connection->lifecycle.ending() && !watch_retirement(*connection, now, sink))
       watch_silence(*connection, now);
-  const bool in_grace = std::any_of(  // to look after one connection may change another's phase
+  const bool in_grace = std::any_of(  // checking one connection may change the phase of another
       x_places.connected().begin(), x_places.connected().end(), [](const Connection* connection) {
         return connection->lifecycle.retiring() || connection->lifecycle.agrees();
       });
@@ -73,12 +72,12 @@ void Watchdog::tick(Sink& sink) noexcept {
   x_places.admit_overdue(sink, now - x_grace_ns);
   x_tick_in = in_grace || x_places.any_waiting() ? x_grace_ns : x_tick_ns;
   x_next_tick = now + x_tick_in;
-  // Peers that were asked to retire may be busy with something else.
+  // The peers that were asked to retire may be busy.
   if (x_places.any_waiting() || x_places.too_many()) x_places.retire_one(nullptr);
 }
 
-/// The consent may have come since the queues were last looked at, which may be long ago: the peer
-/// may have ended the connection by it.
+/// The peer's consent may have arrived since the queues were last polled, which may be long ago,
+/// and the peer may have ended the connection on that basis.
 void Watchdog::take_back(Connection& connection, Sink& sink) noexcept {
   for (unsigned rounds = 0; x_manager.poll(sink) > 0; ++rounds)
     if (rounds == kMostRounds) return;  // at the next tick
@@ -87,8 +86,8 @@ void Watchdog::take_back(Connection& connection, Sink& sink) noexcept {
     lifecycle.unanswered(connection.receiver.taken());
 }
 
-/// A peer that does not answer may compute, and so may one that has our consent; it has had time to
-/// see that, or to take its request back. True: the connection ends.
+/// A peer that does not answer may be computing, and so may a peer that has this side's consent;
+/// the latter has had time to see that, or to take its request back. True: the connection ends.
 bool Watchdog::watch_retirement(Connection& connection, uint64_t now, Sink& sink) noexcept {
   Lifecycle& lifecycle = connection.lifecycle;
   const uint64_t patience = lifecycle.agrees() ? 4 * x_grace_ns : x_grace_ns;
@@ -119,23 +118,26 @@ void Watchdog::watch_silence(Connection& connection, uint64_t now) noexcept {
     connection.heartbeat.post();
 }
 
-void Watchdog::watch(VerbsLink& link, bool in_doubt) noexcept try {
+void Watchdog::watch(VerbsLink& link, bool in_doubt) noexcept {
   link.since = x_clock.now() - (in_doubt ? x_shared.options.peer_timeout_ns : 0);
-  x_unconnected.push_back(&link);
-} catch (const std::bad_alloc&) {
-  (void)x_manager.connect(link);
+  x_unconnected.push_back(link);
 }
 
-/// Operations may wait for them at any time, also for what they will never send.
+void Watchdog::forget(VerbsLink& link) noexcept {
+  util::ListHook<UnconnectedTag>& hook = link;
+  if (hook.linked()) hook.unlink();
+}
+
+/// Operations may wait for these peers at any time, even for a message that they will never send.
 void Watchdog::watch_unconnected(Sink& sink, uint64_t now) noexcept {
-  size_t connects = x_shared.options.max_connections / 8 + 1;  // others need places, too
-  for (size_t i = 0; i < x_unconnected.size() && connects > 0; ++i) {
-    VerbsLink& link = *x_unconnected[i];
-    if (link.state() != LinkState::idle) continue;
-    if (now - link.since < x_shared.options.peer_timeout_ns / 2) continue;
-    link.since = now;
-    if (!sink.waits_for(link)) continue;
-    (void)x_manager.connect(link);
+  size_t connects = x_shared.options.max_connections / 8 + 1;  // other links need places, too
+  for (VerbsLink* link = x_unconnected.front(); link && connects > 0;
+       link = x_unconnected.next(*link)) {
+    if (link->state() != LinkState::idle) continue;
+    if (now - link->since < x_shared.options.peer_timeout_ns / 2) continue;
+    link->since = now;
+    if (!sink.waits_for(*link)) continue;
+    (void)x_manager.connect(*link);
     --connects;
   }
 }

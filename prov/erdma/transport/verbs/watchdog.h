@@ -1,41 +1,42 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "transport/verbs/places.h"
 #include "transport/verbs/resources.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/intrusive_list.h"
 
 namespace erdma::transport::verbs {
 
 class LinkManager;
 
-/// Notices what no completion tells: a peer that is silent, or dead; one that does not answer a
-/// request to give its connection up; and links without a connection for which somebody waits.
+/// Notices what no completion reports: a peer that is silent or dead; a peer that does not answer a
+/// request to give its connection up; and links without a connection for which operations wait.
 class Watchdog {
  public:
   Watchdog(Resources& shared, Places& places, LinkManager& manager,
            const util::Clock& clock) noexcept;
 
-  /// Looks, if it is time.
+  /// Checks everything if a tick is due.
   void tick(Sink& sink) noexcept;
-  /// Who asked a peer, or agreed, waits only for a grace from now on. Returns now.
+  /// Requests to retire, and agreements, wait only for the grace time from now on. Returns the
+  /// current time.
   uint64_t begin_grace() noexcept;
 
-  /// A link without a connection does not notice that its peer dies. Where operations wait for the
-  /// peer, it is connected again after a while; at once if `in_doubt`, as the peer may not know
-  /// that the connection was given up in agreement.
+  /// A link without a connection does not notice the death of its peer. If operations wait for the
+  /// peer, the link connects again after a while; at once if `in_doubt`, because the peer may not
+  /// know that the connection was given up in agreement.
   void watch(VerbsLink& link, bool in_doubt) noexcept;
-  void forget(VerbsLink& link) noexcept { std::erase(x_unconnected, &link); }
+  static void forget(VerbsLink& link) noexcept;
 
-  // The timer, which ends a sleep in time. It runs on from sleep to sleep, so that it ends although
-  // messages arrive all the time.
+  // The timer that ends a sleep in time. It keeps running from sleep to sleep, so that it expires
+  // even if messages arrive all the time.
   int open() noexcept;
   int fd() const noexcept { return x_timer.get(); }
   void arm() noexcept;
-  /// True: it ended.
+  /// True: the timer had expired.
   bool disarm() noexcept;
   void abandon() noexcept { x_timer.reset(); }
 
@@ -53,12 +54,13 @@ class Watchdog {
   LinkManager& x_manager;
   const util::Clock& x_clock;
   const uint64_t x_tick_ns;
-  const uint64_t x_grace_ns;  ///< how long others wait for the answer of who is asked to retire
-  uint64_t x_tick_in;         ///< one of both
+  /// How long links wait for the answer of a peer that was asked to retire.
+  const uint64_t x_grace_ns;
+  uint64_t x_tick_in;  ///< the tick or the grace time
   uint64_t x_next_tick = 0;
-  std::vector<VerbsLink*> x_unconnected;  ///< gave up their connection: nobody sees a death
+  util::IntrusiveList<VerbsLink, UnconnectedTag> x_unconnected;
   util::Fd x_timer;
-  uint64_t x_timer_ns = 0;  ///< for which the timer was set; 0 = its end was noticed
+  uint64_t x_timer_ns = 0;  ///< value to which the timer was set; 0 = its expiry was noticed
 };
 
 }  // namespace erdma::transport::verbs
