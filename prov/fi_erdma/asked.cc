@@ -24,6 +24,7 @@ AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
   for (const Process& process : seen.processes) {
     if (question.asked(process)) result.asked.insert(process.pid);
     if (question.answered(process)) result.answered.insert(process.pid);
+    if (question.changed(process)) result.changed.insert(process.pid);
   }
   result.look = std::move(seen);
   return result;

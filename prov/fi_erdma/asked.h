@@ -7,14 +7,17 @@
 
 namespace fi_erdma {
 
-/// A look at processes that were asked before what waits in them.
+/// A look at processes, taken after they were asked which operations wait in them.
 struct AskedLook {
   Look look;
-  std::set<pid_t> asked;     ///< that could be asked
-  std::set<pid_t> answered;  ///< of these
+  std::set<pid_t> asked;     ///< the processes that could be asked
+  std::set<pid_t> answered;  ///< those of them that answered
+  /// Processes without an answer that opened or closed an endpoint meanwhile, so that they do call
+  /// libfabric.
+  std::set<pid_t> changed;
 };
 
-/// Returns once everybody has answered, and after so many seconds at the latest.
+/// Returns when all processes have answered, or after longest_seconds.
 AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds);
 
 }  // namespace fi_erdma

@@ -26,13 +26,14 @@ std::string cost_of_refusals(const Snapshot& snapshot, const Block& endpoint) {
       refused, all, bytes_text(double(bytes)));
 }
 
-/// `way`: what the endpoint says of it, with the reason and the code where it knew them from the
-/// start.
+/// `way`: the endpoint's own description of this path, with the reason and the code if it knew
+/// them when it opened.
 std::string cost_of_way(const char* what, uint64_t bytes, const char* code,
                         const std::string& way) {
   if (!bytes) return {};
   const std::string cost = fmt::format("{} {}", bytes_text(double(bytes)), what);
-  return way.find(code) == way.npos ? cost + " " + code : cost + ": " + way;
+  return way.find(code) == way.npos ? cost + " " + code + "; FI_ERDMA_LOG=info tells why"
+                                    : cost + ": " + way;
 }
 
 }  // namespace

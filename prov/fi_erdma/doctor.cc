@@ -24,7 +24,7 @@ Json to_json(const Finding& finding) {
           {"more", finding.more}};
 }
 
-/// As a finding comes.
+/// Prints a finding.
 void print_at_once(const Finding& finding, std::string& group) {
   if (finding.group != group) fmt::print("{}\n", group = finding.group);
   fmt::print("  {:<5} {}{}\n", word(finding.grade), finding.text,
@@ -42,12 +42,11 @@ void print_sum(const Report& report) {
     fmt::print("\nNo trouble was found.\n");
   else
     fmt::print(
-        "\nDo not work: {}. Slower than need be: {}. Each code is a heading of "
-        "docs/troubleshooting.md.\n",
+        "\nNot working: {}. Slow: {}. docs/troubleshooting.md has a heading for each code.\n",
         broken, slower);
 }
 
-/// `fault`: why not everything was tried; empty if it was.
+/// `fault`: why doctor ended before all checks; empty if it finished.
 void print_json(const Report& report, const std::string& fault) {
   Json json = document("doctor");
   json["host"] = host_name();

@@ -18,10 +18,10 @@ using pair::Exchange;
 using pair::Side;
 
 constexpr size_t kLong = size_t(1) << 20;
-constexpr int kRounds = 2;       ///< that are compared, of each size
-constexpr int kTimedRounds = 8;  ///< of long messages
+constexpr int kRounds = 2;       ///< rounds of each size that are compared
+constexpr int kTimedRounds = 8;  ///< timed rounds of long messages
 
-/// Of the driver, without which there is nothing to try.
+/// The functions of the CUDA driver. Without them there is nothing to try.
 Json count_gpus() {
   void* const cuda = dlopen("libcuda.so.1", RTLD_NOW);
   if (!cuda) return {{"gpus", 0}};
@@ -35,7 +35,7 @@ Json count_gpus() {
   return failed ? Json{{"error", "cuInit"}} : Json{{"gpus", gpus}};
 }
 
-/// What the only endpoint of this process counts of GPU memory.
+/// The GPU counters of the only endpoint of this process.
 void add_counters(Json& json) {
   const Process self = this_process();
   const BlockKind* const endpoints =
@@ -46,7 +46,7 @@ void add_counters(Json& json) {
       if (const auto number = endpoint.number(name)) json[name] = *number;
 }
 
-/// Messages from the memory of the first GPU to itself, between two processes.
+/// Exchanges messages between two processes, from and to memory of the first GPU.
 Json exchange_of_gpu() {
   const Paper found;
   pair::Options options;
@@ -103,8 +103,8 @@ void check_gpu(Report& report, const Offer& offer) {
   report.begin("gpu");
   const Outcome outcome = try_apart({}, count_gpus);
   if (!trouble_of(outcome).empty())
-    return report.broken("E601", "CUDA does not begin, though its library is installed",
-                         {"nvidia-smi tells more"});
+    return report.broken("E601", "CUDA cannot be initialized, although its library is installed",
+                         {"check the driver: nvidia-smi"});
   const int gpus = outcome.result.value("gpus", 0);
   report.ok(fmt::format("{} GPUs", gpus));
   if (!gpus || !offer.any) return;

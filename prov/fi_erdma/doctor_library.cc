@@ -17,7 +17,7 @@
 namespace fi_erdma {
 namespace {
 
-/// As check_library() wants to know it.
+/// Returns what check_library() needs.
 Json look_around() {
   std::string fault;
   const auto library = Libfabric::open(fault);
@@ -34,6 +34,7 @@ Json look_around() {
   if (status) json["error"] = library->error_text(status);
   for (const fi_info* info = list; info; info = info->next)
     json["devices"].push_back(info->domain_attr->name);
+  if (list) json["provider_version"] = version_text(list->fabric_attr->prov_version);
   if (list) library->free(list);
   json["provider"] = library->provider_path();
   json["unknown"] = unknown_variables(library->variables());
@@ -43,14 +44,14 @@ Json look_around() {
 void check_variables(Report& report, const Json& unknown) {
   for (const Json& variable : unknown)
     report.broken("E105",
-                  variable["name"].get<std::string>() + " is no variable of this version" +
+                  variable["name"].get<std::string>() + " does not exist in this version" +
                       (variable["meant"].is_null()
                            ? ""
                            : ". Did you mean " + variable["meant"].get<std::string>() + "?"),
                   {"man fi_erdma lists them"});
 }
 
-/// Nothing where the trial could not read its own page.
+/// Empty if the trial could not read its own page.
 std::optional<uint64_t> counted(const Outcome& outcome, const char* name) {
   if (!outcome.result.contains("counters")) return std::nullopt;
   const Json& counters = outcome.result["counters"];
@@ -58,14 +59,14 @@ std::optional<uint64_t> counted(const Outcome& outcome, const char* name) {
   return counters[name].get<uint64_t>();
 }
 
-/// What a trial by NIC tells of the way of its bytes.
+/// Reports the path that the bytes of a trial through a NIC took.
 void check_nic_way(Report& report, const std::string& name, const Outcome& outcome) {
   const std::string device = place_text(name, outcome.result);
   const auto copied = counted(outcome, "nic_copied_bytes");
   const auto read = counted(outcome, "nic_read_bytes");
   const auto written = counted(outcome, "nic_write_bytes");
   const std::string speed = speed_text(outcome);
-  // Registration as it is in force: kept or anew for each transfer, and what a fork does to it.
+  // How memory is registered: kept or for each transfer, and how it is protected from a fork.
   const std::string how = outcome.result.value("other_hosts", std::string());
   const std::string end = speed + (how.empty() ? "" : "; " + how);
   if (!copied || !read || !written)
@@ -89,7 +90,7 @@ void check_host_bytes(Report& report) {
       [] { return exchange_bytes(libfabric()); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
-    return report.broken("E201", "no bytes inside this host: " + trouble, outcome.said);
+    return report.broken("E201", "messages inside this host fail: " + trouble, outcome.said);
   report.ok("inside this host: messages and RMA arrive" + speed_text(outcome) + "; " +
             outcome.result.value(
                 "this_host", "which way is not known: " +
@@ -102,11 +103,11 @@ void check_nic_bytes(Report& report, const std::string& device) {
       [] { return exchange_bytes(libfabric()); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
-    return report.broken("E202", device + " moves no bytes: " + trouble, outcome.said);
+    return report.broken("E202", device + ": messages fail: " + trouble, outcome.said);
   check_nic_way(report, device, outcome);
 }
 
-/// The value of a parameter of Open MPI in the first of its files that has it.
+/// The value of an Open MPI parameter in the first of Open MPI's files that sets it.
 std::string mca_parameter(const std::string& name) {
   const std::string variable = "OMPI_MCA_" + name;
   if (const char* const value = getenv(variable.c_str())) return value;
@@ -132,7 +133,8 @@ bool leaves_out(const std::string& list, const std::string& name) {
 
 void check_openmpi(Report& report) {
   if (leaves_out(mca_parameter("mtl"), "ofi"))
-    report.broken("E302", "Open MPI is told not to use libfabric: mtl = " + mca_parameter("mtl"),
+    report.broken("E302",
+                  "Open MPI is configured not to use libfabric: mtl = " + mca_parameter("mtl"),
                   {"export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi"});
   else
     report.ok("openmpi: its settings permit libfabric");
@@ -145,13 +147,13 @@ std::string variable(const char* name) {
 
 void report_no_offer(Report& report, const std::string& error, const Outcome& outcome) {
   std::string wanted = variable("FI_PROVIDER");
-  std::ranges::replace(wanted, ';', ',');  // providers on top of others
+  std::ranges::replace(wanted, ';', ',');  // separates layered providers
   if (leaves_out(wanted, "erdma"))
-    return report.broken("E103", "FI_PROVIDER=" + variable("FI_PROVIDER") + " leaves erdma out",
+    return report.broken("E103", "FI_PROVIDER=" + variable("FI_PROVIDER") + " excludes erdma",
                          {"export FI_PROVIDER=erdma"});
   std::vector<std::string> more;
   if (variable("FI_ERDMA_DEVICE") == "shm" && variable("FI_ERDMA_SHM") == "off")
-    more = {"FI_ERDMA_DEVICE=shm wants no NIC, and FI_ERDMA_SHM=off no shared memory: unset one"};
+    more = {"FI_ERDMA_DEVICE=shm excludes NICs, and FI_ERDMA_SHM=off shared memory: unset one"};
   report.broken("E104", "erdma offers nothing: " + error, with_said(more, outcome));
 }
 
@@ -167,7 +169,7 @@ Offer check_library(Report& report) {
   }
   if (seen.contains("no_libfabric")) {
     report.broken("E101", "libfabric can't be loaded: " + seen["no_libfabric"].get<std::string>(),
-                  {"install it, or name its folder in LD_LIBRARY_PATH"});
+                  {"install it, or put its folder into LD_LIBRARY_PATH"});
     return {};
   }
   report.ok("libfabric " + seen["version"].get<std::string>() + "  " +
@@ -175,13 +177,15 @@ Offer check_library(Report& report) {
   const std::string provider = seen["provider"];
   if (provider.empty()) {
     const char* const path = getenv("FI_PROVIDER_PATH");
-    report.broken("E102", "libfabric loaded no liberdma-fi.so",
-                  {path ? std::string("FI_PROVIDER_PATH is ") + path +
-                              ": libfabric looks there and nowhere else"
-                        : "FI_PROVIDER_PATH must name its folder"});
+    report.broken(
+        "E102", "libfabric did not load liberdma-fi.so",
+        {path ? std::string("FI_PROVIDER_PATH is ") + path + ": libfabric searches only there"
+              : "install it, or put its folder into FI_PROVIDER_PATH"});
     return {};
   }
-  report.ok("provider  " + provider);
+  // Without an offer the version is not known.
+  const std::string version = seen.value("provider_version", std::string());
+  report.ok("provider" + (version.empty() ? "" : " " + version) + "  " + provider);
   check_variables(report, seen["unknown"]);
   if (seen.contains("error")) report_no_offer(report, seen["error"].get<std::string>(), outcome);
   Offer offer{!seen.contains("error"), {}};
@@ -194,7 +198,7 @@ void check_bytes(Report& report, const Offer& offer) {
   report.begin("bytes");
   const char* const shm = getenv("FI_ERDMA_SHM");
   if (shm && !strcmp(shm, "off"))
-    report.slower("W204", "FI_ERDMA_SHM=off: processes of this host meet by the NIC alone",
+    report.slower("W204", "FI_ERDMA_SHM=off: processes of this host use only the NIC",
                   {"unset FI_ERDMA_SHM"});
   else
     check_host_bytes(report);

@@ -14,13 +14,13 @@
 namespace fi_erdma {
 namespace {
 
-constexpr int kTried = 64;  ///< of each kind of object
+constexpr int kTried = 64;  ///< objects of each kind
 constexpr size_t kRegionBytes = 4096;
 
-/// The functions of libibverbs that are loaded here, or were put in their place: this program links
-/// none of them.
+/// The functions of libibverbs that are loaded in this process, or replacements of a test. This
+/// program is not linked to libibverbs.
 struct Verbs {
-  /// Whether all of them are here.
+  /// Whether all of them were found.
   bool look_up() {
     (void)dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
     return find(get_list, "ibv_get_device_list") && find(name_of, "ibv_get_device_name") &&
@@ -57,7 +57,7 @@ ibv_context* open_device(const Verbs& verbs, const std::string& name) {
   return nullptr;
 }
 
-/// Makes up to kTried objects, and destroys them.
+/// Creates up to kTried objects and destroys them again.
 template <typename Make, typename Destroy>
 int how_many_of(const Make& make, const Destroy& destroy, int& error) {
   std::vector<decltype(make())> made;
@@ -116,13 +116,13 @@ void check_nic_objects(Report& report, const std::string& device) {
         "W504",
         fmt::format("{}: {} queue pairs are left of its {}, for all processes together: {}", device,
                     pairs, most_pairs, text_of(found, "pair_error")),
-        {"lower FI_ERDMA_MAX_CONNECTIONS, and see who has them: rdma resource show qp"});
+        {"lower FI_ERDMA_MAX_CONNECTIONS; rdma resource show qp tells which processes use them"});
   if (regions < kTried)
     report.slower("W505",
                   fmt::format("{}: {} regions of memory can be registered, of its {} for all "
                               "processes together: {}",
                               device, regions, most_regions, text_of(found, "region_error")),
-                  {"see who has them: rdma resource show mr"});
+                  {"rdma resource show mr tells which processes use them"});
   if (pairs == kTried && regions == kTried)
     report.ok(fmt::format("{}: {} queue pairs and regions can be made, of its {} and {}", device,
                           kTried, most_pairs, most_regions));

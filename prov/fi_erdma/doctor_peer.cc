@@ -23,10 +23,11 @@ using pair::PathBytes;
 using pair::Side;
 
 constexpr size_t kLong = size_t(1) << 20;
-constexpr int kRounds = 2;  ///< that are compared, of each size
+constexpr int kRounds = 2;  ///< rounds of each size that are compared
 constexpr int kTimedRounds = 8;
 
-/// Each in a process of its own at both sides: one that fails takes no other with it.
+/// Each trial runs in a process of its own on both sides, so that a failed trial does not end the
+/// others.
 struct Trial {
   const char* what;
   Exchange::Kind kind;
@@ -36,7 +37,7 @@ constexpr Trial kTrials[] = {{"messages", Exchange::Kind::message, "E209"},
                              {"RMA writes", Exchange::Kind::write, "E210"},
                              {"RMA reads", Exchange::Kind::read, "E211"}};
 
-/// Processes of one kernel, in whichever containers.
+/// Whether both sides run on the same kernel, in any containers.
 std::string kernel_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -44,13 +45,13 @@ std::string kernel_id() {
   return id;
 }
 
-/// Shared memory is found through the network namespace.
+/// Processes find each other's shared memory through their network namespace.
 uint64_t network_id() {
   struct stat status {};
   return stat("/proc/self/ns/net", &status) ? 0 : status.st_ino;
 }
 
-/// What one side tells the other of itself.
+/// The data that each side sends to the other about itself.
 Json place_of(const pair::Endpoint& endpoint) {
   Json json = {{"kernel", kernel_id()},
                {"network", network_id()},
@@ -60,21 +61,21 @@ Json place_of(const pair::Endpoint& endpoint) {
   return json;
 }
 
-/// Of the other side, which may say anything.
+/// Data of the other side, which may hold anything.
 Json place_told(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   return json.is_object() ? json : Json::object();
 }
 
-/// Both sides must be at the same trial.
+/// The name of the task, which both sides compare: they must run the same trial.
 std::string task_of(const Trial& trial) {
   return std::string("doctor: ") + trial.what;
 }
 
-/// What one side does; `json` is what it found so far.
+/// Runs one side of a trial; `json` receives the results as they come.
 void try_with_peer(pair::Options options, const Trial& trial, Side side, Channel& channel,
                    Json& json) {
-  // The other side must be there again for the next trial when this one has waited in vain.
+  // The waits of a trial must end before the other side gives up waiting for the next trial.
   options.limit_s /= 3;
   options.sizes = {8, 4096, 65536, kLong};
   Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
@@ -90,15 +91,15 @@ void try_with_peer(pair::Options options, const Trial& trial, Side side, Channel
   exchange.barrier();
 }
 
-/// How far a trial that failed had come in finding the other side.
+/// How far a failed trial had come in meeting the other side.
 const char* word_of(pair::Meeting meeting) {
   return meeting == pair::Meeting::silent                                            ? "silent"
          : meeting == pair::Meeting::stranger || meeting == pair::Meeting::different ? "other"
                                                                                      : "nobody";
 }
 
-/// As the client. A trouble ends the process of the trial; `met` tells, however it ended, whether
-/// the other side was there.
+/// Runs a trial as the client. A failure ends the process of the trial. `met` tells in any case
+/// whether the other side was met.
 Json visit(const pair::Options& options, const Trial& trial, const Paper& met) {
   static Json json = Json::object();
   pair::before_end([](pair::Status, const char* text) {
@@ -114,7 +115,7 @@ Json visit(const pair::Options& options, const Trial& trial, const Paper& met) {
   return json;
 }
 
-/// Where the bytes of a trial by NIC left, and where they came.
+/// The NICs that sent and received the bytes of a trial.
 struct Places {
   explicit Places(const Json& result)
       : here(result.value("here", Json::object())), there(result.value("there", Json::object())) {}
@@ -125,7 +126,7 @@ struct Places {
   bool one_network() const {
     return number_of(here, "network", 0) == number_of(there, "network", 1);
   }
-  /// Also where one of them is not known.
+  /// Also works if one of them is unknown.
   bool one_mtu() const {
     const uint64_t own = number_of(here, "mtu", 0), other = number_of(there, "mtu", 0);
     return own == other || !own || !other;
@@ -144,7 +145,7 @@ void report_places(Report& report, const Outcome& outcome) {
     report.ok(places.text());
   else
     report.slower("W215", "the MTU differs: " + places.text(),
-                  {"give both the larger one, if the network between them carries it"});
+                  {"set both to the larger one, if the network between them permits it"});
 }
 
 void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
@@ -168,14 +169,14 @@ void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
     report.ok(text);
 }
 
-/// `met_before`: in an earlier trial.
+/// `met_before`: an earlier trial met the other side.
 void report_unmet(Report& report, const pair::Options& options, const Outcome& outcome,
                   bool met_before) {
   const std::string trouble = trouble_of(outcome);
   if (met_before)
     return report.broken(
         "E212", fmt::format("{} does not answer any more: {}", options.peer, trouble),
-        {"the doctor there stands still or has ended, or its host did: see what it says"});
+        {"the doctor there, or its host, has stopped or ended: look at its output"});
   const std::string how = outcome.result.is_object() ? text_of(outcome.result, "meeting") : "";
   const std::string start = "start there: fi_erdma doctor --serve";
   if (how == "silent")
@@ -183,13 +184,13 @@ void report_unmet(Report& report, const pair::Options& options, const Outcome& o
         "E212", fmt::format("{} does not answer in time: {}", options.peer, trouble),
         {"the host is down or busy, or a firewall drops TCP port " + options.port, start});
   else if (how == "other")
-    report.broken("E213",
-                  fmt::format("what answers on {} is not this doctor: {}", options.peer, trouble),
+    report.broken("E213", fmt::format("another program answers on {}: {}", options.peer, trouble),
                   {"another program has TCP port " + options.port +
                        ", or the fi_erdma there is of another version, or serves something else",
                    start});
   else
-    report.broken("E208", fmt::format("no doctor of {} answers: {}", options.peer, trouble),
+    report.broken("E208",
+                  fmt::format("cannot connect to a doctor on {}: {}", options.peer, trouble),
                   {start});
 }
 
@@ -243,7 +244,7 @@ int serve_peer(const pair::Options& asked) {
                trial.what);
     std::fflush(stdout);
     worst = std::max(worst, status);
-    // Whoever comes later would meet another trial.
+    // A client that connects later would meet another trial.
     if (met.read().empty()) break;
     options.announce = false;
   }

@@ -12,6 +12,7 @@
 
 #include "fi_erdma/asked.h"
 #include "fi_erdma/commands.h"
+#include "fi_erdma/gaps.h"
 #include "fi_erdma/json.h"
 #include "fi_erdma/rates.h"
 #include "fi_erdma/waits.h"
@@ -23,7 +24,7 @@ constexpr double kInterval = 1;  ///< seconds between two looks
 constexpr size_t kShown = 8;     ///< operations of a process, without -v
 constexpr size_t kMostProcesses = 100'000;
 
-/// Two looks, and who answered a question before the second.
+/// Two looks at the processes, and which of them answered the question before the second.
 class TwoLooks {
  public:
   explicit TwoLooks(const Request& request)
@@ -34,37 +35,42 @@ class TwoLooks {
 
   const Look& now() const { return x_now; }
   const Rates& rates() const { return x_rates; }
-  /// Nothing where it could not be asked.
+  /// Empty if the process could not be asked.
   std::optional<bool> calls(const Process& process) const {
     if (!x_asked.contains(process.pid)) return std::nullopt;
     return x_calls.contains(process.pid);
   }
-  /// It answered the last question.
+  /// Whether the process answered the last question.
   bool fresh(const Process& process) const { return x_fresh.contains(process.pid); }
+  /// Whether the process did not answer the last question, but opened or closed an endpoint since.
+  bool changed(const Process& process) const { return x_changed.contains(process.pid); }
 
  private:
-  /// Looks once everybody has answered, and at the end of the interval at the latest; returns at
-  /// its end.
+  /// Looks when all processes have answered, at the latest at the end of the interval. Returns at
+  /// the end of the interval.
   Look ask(const std::vector<pid_t>& pids) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(x_interval);
     AskedLook asked = look_and_ask(pids, x_interval);
     x_asked.merge(asked.asked);
     x_calls.insert(asked.answered.begin(), asked.answered.end());
+    x_calls.insert(asked.changed.begin(), asked.changed.end());
     x_fresh = std::move(asked.answered);
+    x_changed = std::move(asked.changed);
     std::this_thread::sleep_until(end);
     return std::move(asked.look);
   }
 
   const double x_interval;
   std::set<pid_t> x_asked, x_calls;
-  std::set<pid_t> x_fresh;  ///< answered the last question
+  std::set<pid_t> x_fresh;    ///< processes that answered the last question
+  std::set<pid_t> x_changed;  ///< processes that opened or closed an endpoint since, without answer
   Look x_before, x_now;
   Rates x_rates;
 };
 
-/// What the kernel, the counters and the answers tell.
+/// The state of a process, judged by the kernel, its counters and its answers.
 struct Verdict {
-  const char* word;  ///< for programs
+  const char* word;  ///< the state in the JSON document
   std::string text;
 };
 
@@ -72,8 +78,8 @@ struct Standing {
   bool sends = false, receives = false, moving = false, any_receives = false;
 };
 
-/// Of a block: the same operation is the oldest at both looks. What a process shows that did not
-/// answer now may long be over.
+/// Whether the same operation of a block is the oldest at both looks. The fields of a process that
+/// did not answer the last question may be out of date.
 Standing standing_of(const Process& process, const char* kind, const Block& block,
                      const TwoLooks& looks) {
   const Block* const before = looks.rates().before(process, kind, block);
@@ -91,7 +97,7 @@ std::string text_of_lack(std::string_view word) {
                                 : "polls, and lacks a connection";
 }
 
-/// Of one that answers.
+/// The state of a process that answers.
 Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
   bool waits = false;
   const auto lacks = [&](const Block& peer, const Standing& standing) -> const char* {
@@ -109,13 +115,15 @@ Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
     for (const Block& endpoint : endpoints->blocks)
       waits |= standing_of(process, "endpoint", endpoint, looks).any_receives;
   if (waits) return {"unmatched", "polls, and nothing matches what it waits for"};
+  if (hidden_endpoints(process))
+    return {"unknown", "calls libfabric, and waits for nothing in the endpoints that are shown"};
   return {"idle", "calls libfabric, and waits for nothing in it"};
 }
 
-/// Of one that can't be asked, as its provider has another version.
+/// The state of a process that cannot be asked because its provider has another version.
 Verdict verdict_by_load(const Process& process, const Rates& rates) {
   const double percent = 100 * rates.load(process);
-  // One that others keep from a processor is not asleep.
+  // A process that is runnable but gets no processor is not asleep.
   if (percent >= 10 || process.state == 'R')
     return {"runs", fmt::format("MOVES NO BYTES, and uses {:.0f} % of a processor: it computes, or "
                                 "polls for what does not come",
@@ -123,7 +131,7 @@ Verdict verdict_by_load(const Process& process, const Rates& rates) {
   return {"waits", "MOVES NO BYTES, and sleeps"};
 }
 
-/// Of one that the kernel lets run.
+/// The state of a process that the kernel has not stopped.
 Verdict verdict_on_running(const Process& process, const TwoLooks& looks) {
   const Rates::Pair rate = looks.rates().of(process);
   if (!rate.sent) return {"unknown", "began, or opened its page, just now"};
@@ -133,6 +141,9 @@ Verdict verdict_on_running(const Process& process, const TwoLooks& looks) {
   const auto calls = looks.calls(process);
   if (!calls) return verdict_by_load(process, looks.rates());
   if (looks.fresh(process)) return verdict_by_answer(process, looks);
+  if (looks.changed(process)) return {"unknown", "opened or closed an endpoint just now"};
+  if (hidden_endpoints(process))
+    return {"unknown", "does not answer; it may use endpoints that are not shown"};
   const double percent = 100 * looks.rates().load(process);
   const char* const since = *calls ? " any more" : "";
   return {"silent", percent >= 10 || process.state == 'R'
@@ -245,9 +256,9 @@ void print_process(const WaitGraph& graph, size_t i, bool details) {
   if (details) print_queues(process);
 }
 
-/// Of the program.
+/// The exit status of the program.
 int status_of(const Request& request, const WaitGraph& graph) {
-  // A page that can't be read may be anyone's, unless the user named its process.
+  // An unreadable page may belong to another program, unless the user named its process.
   const bool missing = !request.pids.empty();
   int status = graph.circle().empty() ? 0 : 2;
   for (size_t i = 0; i < graph.size(); ++i) {
@@ -257,7 +268,8 @@ int status_of(const Request& request, const WaitGraph& graph) {
   return status;
 }
 
-int print(const Request& request, std::vector<Json> processes) {
+/// `refused`: number of programs that were not looked at.
+int print(const Request& request, std::vector<Json> processes, uint64_t refused) {
   const WaitGraph graph(std::move(processes));
   print_head(graph);
   for (size_t i = 0; i < graph.size(); ++i) {
@@ -266,13 +278,15 @@ int print(const Request& request, std::vector<Json> processes) {
       fmt::print(stderr, "fi_erdma: {}: {}\n", process["pid"].dump(), text_of(process, "fault"));
     else
       print_process(graph, i, request.details);
+    print_gaps(gaps_of(process, place_of(process)));
   }
+  print_gaps(gaps_of_refused(refused));
   if (graph.size() == 0) fmt::print(stderr, "fi_erdma: no process of this user shows statistics\n");
   return status_of(request, graph);
 }
 
-/// A process among all of all hosts: containers may share a name, and count their PIDs alike.
-/// Nothing where it is no process.
+/// Identifies a process among those of all hosts. Containers may share a host name and use the same
+/// PIDs. Empty if the document is not about a process.
 std::optional<std::string> key_of(const Json& process) {
   if (!process.is_object()) return std::nullopt;
   const auto pid = process.find("pid"), shown = process.find("process");
@@ -281,11 +295,13 @@ std::optional<std::string> key_of(const Json& process) {
   return fmt::format("{} {} {}", text_of(process, "host"), pid->dump(), started);
 }
 
-/// Documents of `hang --json`, one behind the other: those of several hosts, or several of one.
-std::vector<Json> read_documents() {
+/// Reads documents of `hang --json`, of several hosts or several of one host. Adds up how many
+/// programs were not looked at.
+std::vector<Json> read_documents(uint64_t& refused) {
   std::vector<Json> all;
   std::set<std::string> seen;
   for_each_document("hang", "processes", [&](Json& document) {
+    refused += number_of(document, "refused", 0);
     for (Json& process : document["processes"]) {
       const auto key = key_of(process);
       if (!key || !seen.insert(*key).second) continue;
@@ -299,13 +315,19 @@ std::vector<Json> read_documents() {
 }  // namespace
 
 int run_hang(const Request& request) {
-  if (request.input) return print(request, read_documents());
+  if (request.input) {
+    uint64_t refused = 0;
+    std::vector<Json> processes = read_documents(refused);
+    return print(request, std::move(processes), refused);
+  }
   const TwoLooks looks(request);
   std::vector<Json> processes;
   for (const Process& process : looks.now().processes)
     processes.push_back(to_json(process, looks, request.details));
-  if (!request.json) return print(request, std::move(processes));
+  const unsigned refused = looks.now().refused;
+  if (!request.json) return print(request, std::move(processes), refused);
   Json json = document("hang");
+  json["refused"] = refused;
   json["processes"] = processes;
   print(json);
   return status_of(request, WaitGraph(std::move(processes)));

@@ -23,7 +23,7 @@ bool is_variable(std::string_view name) {
          name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == name.npos;
 }
 
-/// "NAME=value NAME=value" of a page; a value may hold blanks, a name does not.
+/// Parses "NAME=value NAME=value" of a page. A value may contain blanks, a name does not.
 std::vector<std::pair<std::string, std::string>> settings_of(const std::string& text) {
   std::vector<std::pair<std::string, std::string>> settings;
   for (size_t at = 0; at < text.size();) {
@@ -52,7 +52,7 @@ Json settings_to_json(const Block& endpoint) {
   return json;
 }
 
-/// Which way messages of which size take, by the settings in force.
+/// The table of the path for each message size under the current settings.
 class Sizes {
  public:
   explicit Sizes(const Json& endpoint) : x_endpoint(endpoint) {
@@ -78,7 +78,7 @@ class Sizes {
     return way +
            (text("other_hosts").starts_with("RDMA of copies") ? ", of copies" : ", zero copy");
   }
-  /// A page may be anyone's: without a number nothing is said.
+  /// Prints nothing without a number, since the page may hold anything.
   void add(const char* where, const char* limit, const char* up_to_it, const std::string& beyond) {
     const std::string word = setting(limit);
     uint64_t most = 0;
@@ -121,7 +121,7 @@ void print_endpoint(const Json& endpoint) {
                setting["changed"].get<bool>() ? "" : "  (default)");
 }
 
-/// What a new process gets here: endpoints are opened, and their page tells.
+/// Shows what a new process gets on this host: opens endpoints and reads their page.
 Json try_here() {
   Json json = document("info");
   std::string fault;
@@ -134,11 +134,14 @@ Json try_here() {
   json["endpoints"] = Json::array();
   const int status = libfabric->try_endpoints([&] {
     const Process self = this_process();
-    if (!self.page.snapshot)
+    if (!self.page.snapshot) {
       json["page"] = self.page.fault;
-    else
-      for (Json& endpoint : endpoints_to_json(*self.page.snapshot))
-        json["endpoints"].push_back(std::move(endpoint));
+      return;
+    }
+    if (const Block* const shown = self.page.snapshot->process())
+      json["provider_version"] = shown->text("provider");
+    for (Json& endpoint : endpoints_to_json(*self.page.snapshot))
+      json["endpoints"].push_back(std::move(endpoint));
   });
   json["provider"] = libfabric->provider_path();
   const auto known = libfabric->variables();
@@ -161,12 +164,15 @@ int info_here(const Request& request) {
   if (json.contains("libfabric"))
     fmt::print("libfabric {}  {}\n", json["libfabric"]["version"].get<std::string>(),
                json["libfabric"]["path"].get<std::string>());
-  if (json.contains("provider")) fmt::print("provider  {}\n", json["provider"].get<std::string>());
+  const std::string version = json.value("provider_version", std::string());
+  if (json.contains("provider"))
+    fmt::print("provider{}  {}\n", version.empty() ? "" : " " + version,
+               json["provider"].get<std::string>());
   if (json.contains("endpoints"))
     for (const Json& endpoint : json["endpoints"]) print_endpoint(endpoint);
   if (unknown)
     for (const Json& variable : json["unknown"])
-      fmt::print("{} is no variable of this version{}\n", variable["name"].get<std::string>(),
+      fmt::print("{} does not exist in this version{}\n", variable["name"].get<std::string>(),
                  variable["meant"].is_null()
                      ? ""
                      : ". Did you mean " + variable["meant"].get<std::string>() + "?");

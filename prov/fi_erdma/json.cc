@@ -18,8 +18,8 @@ Json number_of(const Block& block, const std::string& name) {
   return number ? Json(*number) : Json(nullptr);
 }
 
-/// A page may be anyone's. It can't take names that this program gives, nor show numbers where
-/// readers of JSON expect text.
+/// Whether a field of a page may become a member of this name. The page may hold anything: it must
+/// not replace members that this program sets, nor put numbers where readers expect text.
 bool is_allowed(const FieldInfo& field) {
   constexpr std::string_view kOwn[] = {"index", "counters", "gauges", "rates", "stands"};
   constexpr std::string_view kTexts[] = {
@@ -61,12 +61,6 @@ Json to_json(const Snapshot& snapshot, std::string_view name, bool tags) {
   return list;
 }
 
-unsigned unsettled_in(const Snapshot& snapshot) {
-  unsigned blocks = 0;
-  for (const BlockKind& kind : snapshot.kinds) blocks += kind.unsettled;
-  return blocks;
-}
-
 }  // namespace
 
 Json to_json(const Process& process, bool tags) {
@@ -81,7 +75,8 @@ Json to_json(const Process& process, bool tags) {
   json["process"] = shown.empty() ? Json() : shown.front();
   json["endpoints"] = to_json(snapshot, "endpoint", tags);
   json["peers"] = to_json(snapshot, "peer", tags);
-  json["unsettled"] = unsettled_in(snapshot);
+  json["unsettled"] = snapshot.unsettled();
+  json["more_pages"] = process.more_pages;
   return json;
 }
 

@@ -25,7 +25,7 @@ bool look_up(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-/// What an endpoint needs, closed in the opposite order.
+/// An endpoint and the objects that it needs. They are closed in reverse order.
 class Fids {
  public:
   Fids() = default;
@@ -54,7 +54,7 @@ class Fids {
   }
 
  private:
-  /// A reference, since the call that makes the object is an argument, too.
+  /// Takes a reference, since the call that creates the object is an argument as well.
   template <typename Object>
   int keep(int status, Object* const& object) {
     if (!status) x_fids.push_back(&object->fid);
@@ -92,9 +92,12 @@ const Libfabric& libfabric() {
   return one;
 }
 
-std::string Libfabric::version() const {
-  const uint32_t number = x_version();
+std::string version_text(uint32_t number) {
   return std::to_string(FI_MAJOR(number)) + "." + std::to_string(FI_MINOR(number));
+}
+
+std::string Libfabric::version() const {
+  return version_text(x_version());
 }
 
 std::string Libfabric::path_of(const void* symbol) {
@@ -102,7 +105,7 @@ std::string Libfabric::path_of(const void* symbol) {
   return dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : "";
 }
 
-/// libfabric opens providers by name when it initializes itself, and tells nobody from where.
+/// libfabric loads providers when it initializes itself and does not report their paths.
 std::string Libfabric::provider_path() const {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

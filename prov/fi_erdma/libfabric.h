@@ -10,25 +10,25 @@
 
 namespace fi_erdma {
 
-/// libfabric as an application of this host would get it, with its providers: opened at run time,
-/// since this program must work where it can't be loaded.
+/// libfabric with its providers, as an application on this host gets it. It is opened at run time,
+/// since this program must also work where libfabric cannot be loaded.
 class Libfabric {
  public:
-  /// `fault`: the loader's words if there is none.
+  /// On failure returns nothing and sets `fault` to the error text of the loader.
   static std::optional<Libfabric> open(std::string& fault);
 
   std::string version() const;
   std::string path() const { return path_of(reinterpret_cast<const void*>(x_getinfo)); }
-  /// The library of the provider erdma that was loaded; empty = none.
+  /// The file of the loaded erdma provider; empty if none is loaded.
   std::string provider_path() const;
 
   /// Opens an endpoint in each domain that erdma offers without hints, and calls `look` while it is
-  /// there. 0, or the error of the first that can't be opened.
+  /// open. Returns 0, or the error of the first endpoint that cannot be opened.
   int try_endpoints(const std::function<void()>& look) const;
-  /// The variables of erdma, with the help of each.
+  /// The variables of erdma, each with its help text.
   std::map<std::string, std::string> variables() const;
 
-  /// As the functions of libfabric with these names.
+  /// The libfabric functions of the same names.
   uint32_t api() const { return x_version(); }
   fi_info* new_info() const { return x_dupinfo(nullptr); }
   /// `source`: null, or an address of this host.
@@ -55,7 +55,10 @@ class Libfabric {
   decltype(&::fi_freeparams) x_freeparams = nullptr;
 };
 
-/// That of this process, opened when it is first asked for; throws where there is none.
+/// The libfabric of this process, opened by the first call. Throws if there is none.
 const Libfabric& libfabric();
+
+/// "1.17", of a number of FI_VERSION().
+std::string version_text(uint32_t number);
 
 }  // namespace fi_erdma

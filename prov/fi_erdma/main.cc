@@ -19,11 +19,10 @@ using fi_erdma::Request;
 CLI::App* add_command(CLI::App& program, const char* name, const char* help, Request& request) {
   CLI::App* const command = program.add_subcommand(name, help);
   command->add_flag("-j,--json", request.json, "Print JSON");
-  command->add_flag("-v,--verbose", request.details, "Print details");
   return command;
 }
 
-/// Nothing, unless the whole word is one: "1.5" is not 1, nor is 4294967297.
+/// Empty unless the whole word is a PID: "1.5" is not 1, nor is 4294967297.
 std::optional<pid_t> pid_of(const std::string& word) {
   pid_t pid = 0;
   const char* const end = word.data() + word.size();
@@ -31,14 +30,14 @@ std::optional<pid_t> pid_of(const std::string& word) {
   return error == std::errc() && last == end && pid > 0 ? std::optional(pid) : std::nullopt;
 }
 
-/// The only one may be "-", where a command reads its input.
+/// A single "-" instead of PIDs stands for standard input, if the command reads it.
 void add_pids(CLI::App& command, std::vector<std::string>& words, bool or_input = false) {
   const auto check = [or_input](const std::string& word) {
     return (or_input && word == "-") || pid_of(word) ? std::string() : word + " is no PID";
   };
   const char* const help =
-      or_input ? "Processes; without one, all of this user; -: what hang --json wrote"
-               : "Processes; without one, all of this user";
+      or_input ? "Processes (default: all of this user); -: read the output of hang --json"
+               : "Processes (default: all of this user)";
   command.add_option("PID", words, help)->check(check, or_input ? "PID or -" : "PID");
 }
 
@@ -54,26 +53,36 @@ void take_pids(const std::vector<std::string>& words, Request& request) {
   if (request.interval > 0) throw CLI::ExcludesError("-", "--interval");
 }
 
+void add_details(CLI::App& command, Request& request) {
+  command.add_flag("-v,--verbose", request.details, "Print details");
+}
+
 void add_options_of_stat(CLI::App& stat, Request& request) {
-  stat.add_flag("-l,--live", request.live, "Go on until CTRL-C, then sum up what devices counted");
-  stat.add_option("-i,--interval", request.interval, "Seconds between two looks: shows rates")
+  add_details(stat, request);
+  stat.add_flag("-l,--live", request.live,
+                "Repeat until CTRL-C, then print a summary of the devices");
+  stat.add_option("-i,--interval", request.interval, "Show the rates over this many seconds")
       ->check(CLI::Range(0.01, 86400.0));
   stat.add_option("-n,--count", request.count, "Number of intervals")->check(CLI::PositiveNumber);
-  stat.add_option("-d,--device", request.device, "Endpoints of this device alone");
+  CLI::Option* const device = stat.add_option(
+      "-d,--device", request.device, "Show only endpoints on this device; not with --prometheus");
   stat.add_option("--by", request.by,
-                  "A row for each path of an endpoint, for each peer, or for each process")
+                  "Print a row for each path of an endpoint, for each peer, or for each process")
       ->check(CLI::IsMember({"path", "peer", "rank"}));
-  stat.add_flag("--prometheus", request.prometheus, "Print the text format of Prometheus");
+  // A sum over the endpoints on one device is no counter: it falls as an endpoint is closed.
+  stat.add_flag("--prometheus", request.prometheus,
+                "Print the text format of Prometheus; not with --device")
+      ->excludes(device);
   stat.add_option("--sysfs", request.sysfs, "Folder with the counters of devices");
 }
 
 int run(int argc, char** argv) {
-  CLI::App program("Shows what processes do that use the libfabric provider erdma.", "fi_erdma");
+  CLI::App program("Shows and tests what the libfabric provider erdma does.", "fi_erdma");
   program.set_version_flag("-V,--version", "fi_erdma " FI_ERDMA_VERSION);
   program.require_subcommand(1);
   Request request;
-  CLI::App* const stat =
-      add_command(program, "stat", "Endpoints, their peers and what went which way", request);
+  CLI::App* const stat = add_command(
+      program, "stat", "Show how many bytes each process moves, and by which path", request);
   std::vector<std::string> words;
   add_pids(*stat, words);
   std::vector<std::string> more_words;
@@ -81,24 +90,27 @@ int run(int argc, char** argv) {
     return pid_of(word) ? std::string() : word + " is no PID";
   });
   add_options_of_stat(*stat, request);
-  CLI::App* const hang = add_command(
-      program, "hang", "Which process waits for which, and which does not go on", request);
+  CLI::App* const hang =
+      add_command(program, "hang",
+                  "Show which process waits for which, and which one makes no progress", request);
   add_pids(*hang, words, true);
-  hang->add_option("-i,--interval", request.interval, "Seconds between two looks")
+  add_details(*hang, request);
+  hang->add_option("-i,--interval", request.interval, "Seconds between the two questions (1)")
       ->check(CLI::Range(0.01, 86400.0));
-  add_pids(*add_command(program, "info",
-                        "Libraries, variables and what fi_getinfo offers, or what a process uses",
-                        request),
+  add_pids(*add_command(
+               program, "info",
+               "Show libraries, variables and endpoints that a program gets, or those of a process",
+               request),
            words);
-  CLI::App* const doctor =
-      program.add_subcommand("doctor", "Try what works here, with bytes, and say what does not");
+  CLI::App* const doctor = program.add_subcommand(
+      "doctor", "Try everything that a program needs on this host, and name what does not work");
   CLI::Option* const json = doctor->add_flag("-j,--json", request.json, "Print JSON");
   CLI::Option* const job =
       doctor
           ->add_flag("--job", request.job,
-                     "Read what doctor --json wrote on several hosts, and say what differs")
+                     "Read the output of doctor --json of several hosts, and print what differs")
           ->excludes(json);
-  doctor->add_option("--for", request.clients, "Clients whose questions are asked")
+  doctor->add_option("--for", request.clients, "Try only what these clients ask of fi_getinfo")
       ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
   doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
   fi_erdma::add_sides(*doctor, request.peer);
@@ -128,7 +140,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Ignored, as some parents leave it, nobody could ask how a child ended.
+  // Some parents leave SIGCHLD ignored. waitpid() then cannot return the status of a child.
   std::signal(SIGCHLD, SIG_DFL);
   try {
     const int status = run(argc, argv);
@@ -137,7 +149,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fi_erdma: %s\n", error.what());
   }
-  // Else the end of the program would wait for a reader once more.
+  // Discards unwritten output; otherwise exit() would try to write it and block again.
   if (std::ferror(stdout)) __fpurge(stdout);
   return 70;  // EX_SOFTWARE
 }

@@ -10,9 +10,9 @@
 namespace fi_erdma {
 namespace {
 
-constexpr size_t kMostReads = 1'000'000;  ///< at once
+constexpr size_t kMostReads = 1'000'000;  ///< reads in flight
 
-/// Empty where the whole word is a port.
+/// Empty if the whole word is a port number.
 std::string port_fault(const std::string& word) {
   uint16_t port = 0;
   const char* const end = word.data() + word.size();
@@ -20,10 +20,10 @@ std::string port_fault(const std::string& word) {
   return error == std::errc() && last == end && port > 0 ? "" : word + " is no TCP port";
 }
 
-/// Numbers take K, M and G; `all` is a set of sizes, up to the largest that all tests take.
+/// Sizes accept K, M and G. `all` is a set of sizes up to the largest that every test supports.
 void add_sizes(CLI::App& command, std::vector<size_t>& sizes) {
   constexpr size_t kLargest = size_t(1) << 20;
-  constexpr size_t kMost = 1000;  // each side tells the other all of them in one message
+  constexpr size_t kMost = 1000;  // each side sends all sizes to the other in one message
   const auto take = [&sizes](const std::vector<std::string>& lists) {
     std::istringstream words(lists.front());
     for (std::string word; std::getline(words, word, ',');) {
@@ -40,14 +40,14 @@ void add_sizes(CLI::App& command, std::vector<size_t>& sizes) {
   command
       .add_option(
           "-S,--size", CLI::callback_t(take),
-          "Bytes, with K, M or G, and commas between; all: 0 to 1M, powers of two and their "
-          "neighbours")
+          "Sizes in bytes, with K, M or G; all: 0 to 1M in powers of two, with their neighbours")
       ->type_name("SIZE,...");
 }
 
 void add_common(CLI::App& command, pair::Options& options) {
   add_sides(command, options);
-  command.add_option("-p,--provider", options.provider, "Of libfabric (FI_PROVIDER, else erdma)");
+  command.add_option("-p,--provider", options.provider,
+                     "Provider of libfabric (FI_PROVIDER, or erdma)");
   command.add_option("-d,--domain", options.domain, "Name of the domain");
   command.add_option("-s,--source", options.source, "Address of the NIC to use");
   command.add_option("-I,--iterations", options.iterations, "How often each size is checked")
@@ -57,21 +57,21 @@ void add_common(CLI::App& command, pair::Options& options) {
       ->check(CLI::IsMember({"host", "cuda"}));
   command.add_flag("--nic-only", options.nic_only,
                    "No shared memory (FI_OPT_SHARED_MEMORY_PERMITTED is false)");
-  command.add_flag("--spoil", options.spoil, "One wrong byte: it must then fail");
+  command.add_flag("--spoil", options.spoil, "Change one byte: the command must then fail");
 }
 
 }  // namespace
 
 void add_sides(CLI::App& command, pair::Options& options) {
   CLI::Option* const serve =
-      command.add_flag("--serve", options.serve, "Be the side that waits for the other, once");
-  command.add_option("--peer", options.peer, "The host where the other side serves")
+      command.add_flag("--serve", options.serve, "Wait for the other side, and serve it once");
+  command.add_option("--peer", options.peer, "Host on which the other side waits")
       ->type_name("HOST")
       ->excludes(serve);
   command
       .add_option("-P,--port", options.port, "TCP port over which the sides find each other (9228)")
       ->check(port_fault);
-  command.add_option("-T,--limit", options.limit_s, "Seconds of each wait at most (60)")
+  command.add_option("-T,--limit", options.limit_s, "Longest time of each wait, in seconds (60)")
       ->check(CLI::Range(0.1, 86400.0));
 }
 
@@ -86,18 +86,18 @@ void check_tests(const pair::TestOptions& options) {
 CLI::App* add_bench(CLI::App& program, Request& request) {
   pair::BenchOptions& options = request.bench;
   CLI::App* const bench = program.add_subcommand(
-      "bench", "Move bytes between two processes, and tell by which path and how fast they went");
+      "bench", "Measure the speed between two processes, and show which path the bytes took");
   CLI::Option* const json = bench->add_flag("-j,--json", request.json, "Print JSON");
   add_common(*bench, options);
-  bench->get_option("--serve")->excludes(json);  // the other side tells
+  bench->get_option("--serve")->excludes(json);  // the other side prints the results
   bench->add_option("--operation", options.operation, "message (default), read or write")
       ->check(CLI::IsMember({"message", "read", "write"}));
   bench
       ->add_option("--expect", options.path,
-                   "Fail unless the bytes went by this path: nic, shm, or of shared memory rings, "
+                   "Fail unless the bytes took this path: nic, shm, or within shared memory rings, "
                    "cma, copy")
       ->check(CLI::IsMember({"nic", "shm", "rings", "cma", "copy"}));
-  bench->add_option("--share", options.share, "Percent of them that must have done so (100)")
+  bench->add_option("--share", options.share, "Percent of the bytes that must take it (100)")
       ->check(CLI::Range(0.0, 100.0));
   return bench;
 }
@@ -105,24 +105,27 @@ CLI::App* add_bench(CLI::App& program, Request& request) {
 CLI::App* add_test(CLI::App& program, Request& request) {
   pair::TestOptions& options = request.test;
   CLI::App* const test = program.add_subcommand(
-      "test", "Try what goes wrong: refused CMA, reads of own memory, the death of a peer");
+      "test", "Test rare situations: refused CMA, reads of own memory, the death of a peer");
   test->add_flag("-j,--json", request.json, "Print JSON");
-  test->add_option("NAME", options.names, "Tests; without one, all")
+  test->add_option("NAME", options.names, "Tests (default: all)")
       ->check(CLI::IsMember(test_names()));
   add_common(*test, options);
-  test->add_option("--refuse", options.calls, "refused-cma: calls (readv,writev)")
+  test->add_option("--refuse", options.calls, "refused-cma: calls to refuse (readv,writev)")
       ->check(CLI::IsMember({"readv", "writev", "readv,writev", "none"}));
-  test->add_option("--side", options.side, "refused-cma: where, server, client or both (default)")
+  test->add_option("--side", options.side, "refused-cma: side: server, client or both (default)")
       ->check(CLI::IsMember({"server", "client", "both"}));
   test->add_option("--errno", options.error, "refused-cma: EPERM (default) or ENOSYS")
       ->check(CLI::IsMember({"EPERM", "ENOSYS"}));
-  test->add_option("--burst", options.burst, "local-read: reads of 8 bytes at once (3000)")
+  test->add_option("--burst", options.burst, "local-read: reads of 8 bytes in flight (3000)")
       ->check(CLI::Range(size_t(0), kMostReads));
-  test->add_option("--into", options.into, "local-read: host (default) or device, with -D cuda")
+  test->add_option("--into", options.into,
+                   "local-read: memory to read to with -D cuda: host (default) or device")
       ->check(CLI::IsMember({"host", "device"}));
-  test->add_option("--limit-ms", options.limit_ms, "peer-death: when all must have ended (15000)")
+  test->add_option("--limit-ms", options.limit_ms,
+                   "peer-death: time within which all operations must end (15000)")
       ->check(CLI::PositiveNumber);
-  test->add_option("--signal", options.signal, "peer-death: KILL (default), or STOP: it must fail")
+  test->add_option("--signal", options.signal,
+                   "peer-death: signal: KILL (default), or STOP, with which the test must fail")
       ->check(CLI::IsMember({"KILL", "STOP"}));
   return test;
 }

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 
@@ -49,8 +50,8 @@ class Mapping {
   size_t x_bytes;
 };
 
-/// Calls `visit` with the name of each entry that is a number, until it returns false. Returns 0,
-/// or the errno of a folder that can't be opened.
+/// Calls `visit` with each entry whose name is a number, until `visit` returns false. Returns 0, or
+/// the errno if the folder cannot be opened.
 int for_each_number(const std::string& path, const std::function<bool(int)>& visit) {
   const std::unique_ptr<DIR, Close> folder(opendir(path.c_str()));
   if (!folder) return errno;
@@ -72,7 +73,7 @@ bool leads_to_page(const std::string& path) {
   return found.starts_with(kFolder) && found.substr(kFolder.size()) == layout::kFileName;
 }
 
-/// Adds what an endpoint counts by peer to what it counts of none.
+/// Adds the counters of its peers to those of an endpoint.
 void add_peers(Snapshot& snapshot) {
   const BlockKind* const peers = snapshot.kind("peer");
   const auto is_endpoint = [](const BlockKind& kind) { return kind.name == "endpoint"; };
@@ -89,12 +90,13 @@ void add_peers(Snapshot& snapshot) {
   }
 }
 
-/// Without asking a driver, or the server of a file system, whatever the descriptor leads to.
+/// Takes the status from the kernel's cache, so that no driver or file server is called, whatever
+/// the descriptor refers to.
 bool ask(int fd, struct statx& status) {
   return !statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_NLINK, &status);
 }
 
-/// Empty if it is: all memfds are in one mount, which is the kernel's own.
+/// Empty if the file is a memfd, otherwise the reason. All memfds are on one device.
 std::string why_no_memfd(int fd) {
   const Descriptor own(memfd_create("fi_erdma", MFD_CLOEXEC));
   struct statx found {
@@ -106,9 +108,9 @@ std::string why_no_memfd(int fd) {
   return is_memfd ? "" : "the file is no memfd";
 }
 
-/// A file of that name may be anyone's, and anything: to open a device or a FIFO would already be
-/// felt by others, so the file is opened only when it is known what it is. One that can't shrink
-/// raises no SIGBUS.
+/// Opens and maps a page. Any process can create a file of this name, and opening a device or a
+/// FIFO has side effects, so the kind of the file is checked before it is opened. Reading a file
+/// that cannot shrink raises no SIGBUS.
 ReadResult read_file(const std::string& path, size_t most_cost) {
   const Descriptor found(open(path.c_str(), O_PATH | O_CLOEXEC));
   if (found.get() < 0) return {std::nullopt, std::strerror(errno), 0};
@@ -131,8 +133,8 @@ ReadResult read_file(const std::string& path, size_t most_cost) {
   return page;
 }
 
-/// The words of /proc/PID/stat from the third on, the state; the second one is a name in
-/// parentheses, which may hold any.
+/// The words of /proc/PID/stat from the third one (the state) on. The second is the name of the
+/// program in parentheses, which may contain any characters.
 std::string status_in(const std::string& folder) {
   const Descriptor file(open((folder + "stat").c_str(), O_RDONLY | O_CLOEXEC));
   char text[512];
@@ -144,7 +146,7 @@ std::string status_in(const std::string& folder) {
              : std::string();
 }
 
-/// The words 14 and 15 of the file, in ticks.
+/// Words 14 and 15 of the file, in clock ticks.
 double processor_seconds_of(const std::string& status) {
   std::istringstream words(status);
   std::string skipped;
@@ -154,34 +156,68 @@ double processor_seconds_of(const std::string& status) {
   return double(user + system) / double(sysconf(_SC_CLK_TCK));
 }
 
-/// Why /proc/PID/fd can't be read.
+/// Whether a program runs in it: it is no thread of the kernel and has not ended.
+bool is_program(const std::string& status) {
+  constexpr uint64_t kKernelThread = 0x00200000;
+  std::istringstream words(status);
+  std::string state, skipped;
+  words >> state;
+  for (int i = 4; i < 9; ++i) words >> skipped;
+  uint64_t flags = 0;
+  words >> flags;
+  return !(flags & kKernelThread) && state != "Z" && state != "X";
+}
+
+/// The descriptors of a process that lead to pages, one of each page.
+struct Pages {
+  std::vector<std::string> paths;
+  int failed = 0;  ///< errno if the descriptors cannot be read
+};
+
+Pages pages_in(const std::string& files) {
+  constexpr size_t kMostPages = 16;
+  Pages pages;
+  std::set<uint64_t> inodes;
+  pages.failed = for_each_number(files, [&](int fd) {
+    const std::string path = files + std::to_string(fd);
+    struct statx status {};
+    if (leads_to_page(path) &&
+        !statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_INO, &status) &&
+        inodes.insert(status.stx_ino).second)
+      pages.paths.push_back(path);
+    return pages.paths.size() < kMostPages;
+  });
+  return pages;
+}
+
+/// Why /proc/PID/fd cannot be read.
 std::string fault_of_folder(int error) {
   return error == ENOENT || error == ESRCH ? "there is no such process" : std::strerror(error);
 }
 
 struct Found {
   Process process;
-  bool has_page = false;  ///< perhaps one that can't be read
+  bool has_page = false;  ///< the page may be unreadable
+  bool refused = false;   ///< a program that this user may not look into
 };
 
-/// By the folder of the process, with a / at its end.
+/// `folder`: that of the process below /proc, with a / at its end.
 Found look_at(const std::string& folder, pid_t pid, size_t& cost_left) {
   const std::string status = status_in(folder);
   Found found{{pid, status.empty() ? '\0' : status[0], {}, processor_seconds_of(status)}};
   ReadResult& result = found.process.page;
-  const std::string files = folder + "fd/";
-  std::string page;
-  const int failed = for_each_number(files, [&](int fd) {
-    const std::string path = files + std::to_string(fd);
-    if (leads_to_page(path)) page = path;
-    return page.empty();
-  });
-  if (!page.empty()) result = read_file(page, std::min(cost_left, kMostCost));
-  cost_left -= std::min(result.cost, cost_left);
+  const Pages pages = pages_in(folder + "fd/");
+  for (const std::string& page : pages.paths) {
+    if (result.snapshot) break;
+    result = read_file(page, std::min(cost_left, kMostCost));
+    cost_left -= std::min(result.cost, cost_left);
+  }
   // The process may have ended, or closed its last endpoint, before the page was opened.
-  found.has_page = result.snapshot || (!page.empty() && leads_to_page(page));
-  if (failed)
-    result.fault = fault_of_folder(failed);
+  found.has_page = result.snapshot || std::ranges::any_of(pages.paths, leads_to_page);
+  found.refused = (pages.failed == EACCES || pages.failed == EPERM) && is_program(status);
+  if (result.snapshot) found.process.more_pages = unsigned(pages.paths.size() - 1);
+  if (pages.failed)
+    result.fault = fault_of_folder(pages.failed);
   else if (!found.has_page)
     result.fault =
         "it shows no statistics: it has no endpoint of erdma's now, or FI_ERDMA_STAT=off";
@@ -193,11 +229,12 @@ Found look_at(pid_t pid, size_t& cost_left) {
 
 }  // namespace
 
-std::vector<Process> processes() {
+std::vector<Process> processes(unsigned* refused) {
   std::vector<Process> found;
   size_t cost_left = kMostCostOfAll;
   for_each_number("/proc", [&](int pid) {
     Found looked = look_at(pid, cost_left);
+    if (refused) *refused += looked.refused;
     if (looked.has_page) found.push_back(std::move(looked.process));
     return true;
   });

@@ -10,23 +10,26 @@
 
 namespace fi_erdma {
 
-/// A process that shows a page, and what the page says now. The process does nothing for that: it
-/// may be stopped, or hang.
+/// A process that has a statistics page, with the present contents of the page. Reading needs no
+/// help from the process, which may be stopped or hang.
 struct Process {
-  pid_t pid = 0;   ///< as /proc names it here; in a container, the page has another one
-  char state = 0;  ///< of its main thread, as ps shows it: R, S, D, T, Z, ...; 0 = unknown
+  pid_t pid = 0;   ///< as in /proc here; the page of a process in a container has another PID
+  char state = 0;  ///< state of its main thread as in ps: R, S, D, T, Z, ...; 0 = unknown
   ReadResult page;
-  double processor_seconds = 0;  ///< that all its threads used so far
+  double processor_seconds = 0;  ///< processor time of all its threads so far
+  unsigned more_pages = 0;       ///< further pages, of other copies of the provider in the process
 };
 
-/// Bytes that all snapshots of one look may keep, roughly. Pages beyond have a fault.
+/// Roughly the bytes that all snapshots of one look may keep. Further pages get a fault instead.
 inline constexpr size_t kMostCostOfAll = size_t(256) << 20;
 
-/// All that this user may look at, or those named. What they are is in the order of their PIDs. A
-/// process that ends meanwhile is left out; one that was named, and shows no page, has a fault.
-std::vector<Process> processes();
+/// All processes that this user may read, or the given ones, in the order of their PIDs. A process
+/// that ends meanwhile is left out. A given process without a page has a fault. `refused`: grows by
+/// the number of programs that the kernel does not let this user look into.
+std::vector<Process> processes(unsigned* refused = nullptr);
 std::vector<Process> processes(std::span<const pid_t> pids, size_t most_cost = kMostCostOfAll);
-/// The caller itself, also where /proc counts PIDs in another way; a fault where /proc lacks it.
+/// The calling process, also if /proc belongs to another PID namespace. It has a fault if it is not
+/// in /proc.
 Process this_process();
 
 }  // namespace fi_erdma

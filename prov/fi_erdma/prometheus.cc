@@ -10,14 +10,15 @@
 #include <span>
 #include <string_view>
 
+#include "fi_erdma/gaps.h"
 #include "fi_erdma/traffic.h"
 
 namespace fi_erdma {
 namespace {
 
-constexpr double kStalledSeconds = 1;  ///< that one operation has been the oldest
+constexpr double kStalledSeconds = 1;  ///< how long one operation must have been the oldest
 
-/// As the format wants values of labels.
+/// Escapes a label value as the format requires.
 std::string quoted(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -78,7 +79,8 @@ std::string bytes_by_path(const Look& look) {
   return text;
 }
 
-/// A metric of its own: as one more path, bytes that are part of others would count twice in a sum.
+/// Bytes that are part of other paths get a metric of their own. As one more path, they would count
+/// twice in a sum.
 std::string counter_text(const Look& look, const Path& counter) {
   const std::string name = fmt::format("erdma_{}_total", counter.sent);
   std::string text = head(name, "counter", counter.part);
@@ -89,15 +91,18 @@ std::string counter_text(const Look& look, const Path& counter) {
   return text;
 }
 
-/// No bytes, and no path either.
+/// Counters that are not bytes of a path.
 constexpr Path kEvents[] = {
-    {"", "shm_cma_refusals", "", "Calls of CMA that the kernel refused, each once for each peer."},
-    {"", "nic_connects", "", "Connections by NIC that were asked for."},
-    {"", "nic_reclaimed", "", "Connections by NIC that were given up for others."},
+    {"", "shm_cma_refusals", "",
+     "CMA calls that the kernel refused, counted once for each call and peer."},
+    {"", "shm_connects", "", "Connections inside the host that were requested."},
+    {"", "nic_connects", "", "Connections through a NIC that were requested."},
+    {"", "nic_reclaimed", "",
+     "Connections through a NIC that were closed to make room for others."},
     {"", "gpu_flushes", "", "Messages that a NIC had to flush to a GPU."},
 };
 
-/// What waits in one endpoint.
+/// The operations that wait in one endpoint.
 class Waiting {
  public:
   Waiting(const Snapshot& snapshot, const Block& endpoint) {
@@ -107,20 +112,20 @@ class Waiting {
       if (peer.number("endpoint") == endpoint.index) add_peer(peer);
   }
 
-  /// Operations that are not over, by kind.
+  /// Unfinished operations by kind.
   const std::map<std::string, uint64_t>& pending() const { return x_pending; }
   struct Stalled {
     uint64_t peers = 0;
-    double seconds = 0;  ///< that the oldest one has been seen
+    double seconds = 0;  ///< how long the oldest operation has been seen
   };
-  /// By what they wait for.
+  /// Peers by what their oldest operation waits for.
   const std::map<std::string, Stalled>& stalled() const { return x_stalled; }
 
  private:
   void add(const char* kind, const Block& block, const char* count) {
     x_pending[kind] += block.number(count).value_or(0);
   }
-  /// Whether it waits for long.
+  /// Whether the operation has waited for kStalledSeconds.
   bool stand(const std::string& what, const Block& block, const char* waited) {
     const double seconds = double(block.number(waited).value_or(0)) / 1e9;
     if (seconds < kStalledSeconds) return false;
@@ -140,10 +145,10 @@ class Waiting {
     stand_by_peer("message", peer, "receive_waited");
     stand_by_peer(known(peer.text("moving_for")), peer, "moving_waited");
   }
-  /// A page may be anyone's, and say as many words as it likes.
+  /// Limits the words to the known ones, since a page may hold any number of them.
   static std::string known(const std::string& word) {
-    constexpr std::string_view kWords[] = {"connection", "room",    "match",  "target",
-                                           "bytes",      "earlier", "sender", "flush"};
+    constexpr std::string_view kWords[] = {"connection", "room",    "match",  "target", "bytes",
+                                           "delivery",   "earlier", "sender", "flush"};
     return std::ranges::find(kWords, word) == std::end(kWords) ? "other" : word;
   }
 
@@ -152,18 +157,17 @@ class Waiting {
   std::map<std::string, Stalled> x_stalled;
 };
 
-/// What each endpoint says of the last question.
+/// The answer of each endpoint to the last question.
 struct WaitingTexts {
   std::string pending = head("erdma_operations_pending", "gauge",
-                             "Operations that are not over, by kind, of processes that answer.");
+                             "Unfinished operations by kind, of processes that answer.");
   std::string peers =
       head("erdma_stalled_peers", "gauge",
-           "Peers of which one operation has waited for at least a second, by what it waits for.");
+           "Peers with an operation that has waited for at least a second, by what it waits for.");
   std::string seconds =
-      head("erdma_stalled_seconds", "gauge", "How long the oldest of these was seen, at least.");
-  std::string answered =
-      head("erdma_answered_timestamp_seconds", "gauge",
-           "When the endpoint last told what waits in it: it called libfabric then.");
+      head("erdma_stalled_seconds", "gauge", "Least time that the oldest of these has waited.");
+  std::string answered = head("erdma_answered_timestamp_seconds", "gauge",
+                              "Time of the last answer of the endpoint, in a call of libfabric.");
 
   void add_answer(const Process& process, const Block& endpoint) {
     if (const auto at = endpoint.number("answered"); at.value_or(0))
@@ -185,6 +189,16 @@ struct WaitingTexts {
   }
 };
 
+std::string hidden_text(const Look& look) {
+  std::string text = head("erdma_hidden_endpoints", "gauge",
+                          "Open endpoints for which the statistics page has no room.");
+  for_each_page(look, [&](const Process& process) {
+    text += fmt::format("erdma_hidden_endpoints{{{}}} {}\n", labels_of(process),
+                        hidden_endpoints(process));
+  });
+  return text;
+}
+
 std::string waiting_text(const AskedLook& asked) {
   std::string calls = head("erdma_calls_libfabric", "gauge",
                            "Whether the process called libfabric after it was asked: 1, or 0.");
@@ -192,10 +206,13 @@ std::string waiting_text(const AskedLook& asked) {
   for_each_page(asked.look, [&](const Process& process) {
     if (!asked.asked.contains(process.pid)) return;
     const bool answered = asked.answered.contains(process.pid);
-    calls += fmt::format("erdma_calls_libfabric{{{}}} {:d}\n", labels_of(process), answered);
+    const bool called = answered || asked.changed.contains(process.pid);
+    // An endpoint that is not shown cannot answer.
+    if (called || !hidden_endpoints(process))
+      calls += fmt::format("erdma_calls_libfabric{{{}}} {:d}\n", labels_of(process), called);
     for (const Block& endpoint : blocks_of(*process.page.snapshot, "endpoint")) {
       texts.add_answer(process, endpoint);
-      // What it showed before may long be over.
+      // What the process showed before may be out of date.
       if (answered) texts.add_waits(process, endpoint);
     }
   });
@@ -209,7 +226,7 @@ std::string prometheus_text(const AskedLook& asked) {
   for (const Path& path : paths())
     if (path.part) text += counter_text(asked.look, path);
   for (const Path& event : kEvents) text += counter_text(asked.look, event);
-  return text + waiting_text(asked);
+  return text + hidden_text(asked.look) + waiting_text(asked);
 }
 
 }  // namespace fi_erdma

@@ -13,18 +13,26 @@
 namespace fi_erdma {
 namespace {
 
-/// Of all endpoints.
-uint64_t answers_of(const Process& process) {
+std::span<const Block> endpoints_of(const Process& process) {
   const BlockKind* const endpoints =
       process.page.snapshot ? process.page.snapshot->kind("endpoint") : nullptr;
-  uint64_t answers = 0;
-  if (endpoints)
-    for (const Block& endpoint : endpoints->blocks)
-      answers += endpoint.number("answers").value_or(0);
-  return answers;
+  return endpoints ? std::span<const Block>(endpoints->blocks) : std::span<const Block>();
 }
 
-/// Of what is open, as of what a descriptor without any right holds: nothing is opened for that.
+bool all_read(const Process& process) {
+  const auto read = [&](std::string_view name) {
+    const BlockKind* const kind =
+        process.page.snapshot ? process.page.snapshot->kind(name) : nullptr;
+    return kind && kind->unsettled == 0;
+  };
+  return read("process") && read("endpoint");
+}
+
+Question::Key key_of(const Block& endpoint) {
+  return {endpoint.index, endpoint.text("address")};
+}
+
+/// The status of the open file, also if the descriptor was opened with O_PATH.
 std::optional<struct statx> status_of(int fd) {
   constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_UID;
   struct statx status {};
@@ -34,8 +42,8 @@ std::optional<struct statx> status_of(int fd) {
   return status;
 }
 
-/// Pipes without a name are on a device of their own; one with a name is in the folder of whoever
-/// made it, and may lead to programs of others.
+/// Compares devices: the kernel keeps all pipes without a name on one. A pipe with a name is in a
+/// file system, and other programs may have opened it.
 bool is_pipe_without_name(const struct statx& status) {
   int ends[2];
   if (!S_ISFIFO(status.stx_mode) || pipe2(ends, O_CLOEXEC)) return false;
@@ -45,9 +53,9 @@ bool is_pipe_without_name(const struct statx& status) {
          status.stx_dev_minor == own->stx_dev_minor;
 }
 
-/// The pipe that the page names, if the process has one there that belongs to its own user: a page
-/// may name anything, and the process may put anything else in its place meanwhile. So what was
-/// looked at is what is opened. -1: there is none. The call never waits.
+/// Opens the pipe that the page names, if it is a pipe that belongs to the user of the process. A
+/// page may name any descriptor, and the process may replace the file meanwhile, so the very file
+/// that was checked is opened. Returns -1 if there is no such pipe. Never blocks.
 int open_pipe(const Process& process) {
   const Block* const shown = process.page.snapshot ? process.page.snapshot->process() : nullptr;
   const auto number = shown ? shown->number("question_fd") : std::nullopt;
@@ -65,7 +73,7 @@ int open_pipe(const Process& process) {
   return open(again.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 }
 
-/// The kernel reports a new byte to those who sleep on the pipe only if it was empty.
+/// Empties the pipe: the kernel reports a new byte to its watchers only if the pipe was empty.
 void drain(int pipe) {
   char bytes[4096];
   for (int left = 16; left > 0 && read(pipe, bytes, sizeof(bytes)) > 0; --left) continue;
@@ -86,7 +94,10 @@ Question::Question(std::span<const Process> processes) {
   for (const Process& process : processes) {
     const int pipe = runs(process) ? open_pipe(process) : -1;
     if (pipe < 0) continue;
-    x_asked.push_back({process.pid, pipe, answers_of(process)});
+    Asked& asked = x_asked.emplace_back(
+        Asked{process.pid, pipe, {}, process.page.snapshot->sequence, all_read(process)});
+    for (const Block& endpoint : endpoints_of(process))
+      asked.answers[key_of(endpoint)] = endpoint.number("answers").value_or(0);
     put(pipe);
   }
 }
@@ -112,15 +123,39 @@ bool Question::asked(const Process& process) const {
   return find(process) != nullptr;
 }
 
+/// Each endpoint is compared with itself: the sum over all endpoints falls when one is closed. An
+/// endpoint that is new since the question answers for the process once it has answered at all.
+bool Question::answered(const Asked& asked, const Process& now) {
+  return std::ranges::any_of(endpoints_of(now), [&](const Block& endpoint) {
+    const auto before = asked.answers.find(key_of(endpoint));
+    if (before == asked.answers.end() && !asked.all_known) return false;
+    return endpoint.number("answers").value_or(0) >
+           (before == asked.answers.end() ? 0 : before->second);
+  });
+}
+
+/// The sequence tells of an endpoint that was opened and closed again since the question.
+bool Question::changed(const Process& now) const {
+  const Asked* const asked = find(now);
+  if (!asked || answered(*asked, now)) return false;
+  if (!asked->all_known || !all_read(now)) return true;
+  const std::span<const Block> endpoints = endpoints_of(now);
+  return now.page.snapshot->sequence != asked->sequence ||
+         endpoints.size() != asked->answers.size() ||
+         std::ranges::any_of(endpoints, [&](const Block& endpoint) {
+           return !asked->answers.contains(key_of(endpoint));
+         });
+}
+
 bool Question::answered(const Process& now) const {
   const Asked* const asked = find(now);
-  return asked && answers_of(now) > asked->answers;
+  return asked && answered(*asked, now);
 }
 
 bool Question::answered(std::span<const Process> now) const {
   return std::ranges::all_of(x_asked, [&](const Asked& asked) {
     return std::ranges::any_of(now, [&](const Process& process) {
-      return process.pid == asked.pid && answers_of(process) > asked.answers;
+      return process.pid == asked.pid && answered(asked, process);
     });
   });
 }

@@ -13,8 +13,8 @@ std::optional<uint64_t> started(const Process& process) {
 }  // namespace
 
 Look look(const std::vector<pid_t>& pids) {
-  Look now{std::chrono::steady_clock::now(), {}};
-  now.processes = pids.empty() ? processes() : processes(pids);
+  Look now{std::chrono::steady_clock::now(), {}, 0};
+  now.processes = pids.empty() ? processes(&now.refused) : processes(pids);
   return now;
 }
 
@@ -24,7 +24,7 @@ Rates::Rates(const Look* before, const Look& now) {
   for (const Process& process : before->processes) x_by_pid.emplace(process.pid, &process);
 }
 
-/// The same page: the PID alone may be another's by now.
+/// Whether it is the same page: another process may have the PID by now.
 const Process* Rates::before(const Process& process) const {
   const auto found = x_by_pid.find(process.pid);
   if (found == x_by_pid.end() || !process.page.snapshot) return nullptr;
@@ -71,9 +71,28 @@ Rates::Pair Rates::of_peer(const Process& process, const Block& peer) const {
   return {rate(from.sent, to.sent), rate(from.received, to.received)};
 }
 
+/// The bytes of closed endpoints are not known, so that a sum would fall as an endpoint is closed.
+Rates::Pair Rates::of_open(const Process& process) const {
+  Pair sum;
+  const auto add = [](std::optional<double>& to, std::optional<double> more) {
+    if (more) to = to.value_or(0) + *more;
+  };
+  if (const BlockKind* const endpoints = process.page.snapshot->kind("endpoint"))
+    for (const Block& endpoint : endpoints->blocks)
+      for (const Path& path : paths()) {
+        if (path.part) continue;
+        const Pair rate = of(process, endpoint, path);
+        add(sum.sent, rate.sent);
+        add(sum.received, rate.received);
+      }
+  return sum;
+}
+
 Rates::Pair Rates::of(const Process& process) const {
   const Process* const other = before(process);
   if (!other) return {};
+  const Block* const closed = process.page.snapshot->process();
+  if (closed && !all_bytes_of(*closed).sent) return of_open(process);
   const Bytes from = all_bytes_of(*other->page.snapshot);
   const Bytes to = all_bytes_of(*process.page.snapshot);
   return {rate(from.sent, to.sent), rate(from.received, to.received)};

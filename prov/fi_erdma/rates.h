@@ -11,41 +11,46 @@
 
 namespace fi_erdma {
 
-/// All pages at one moment.
+/// All pages at one point in time.
 struct Look {
   std::chrono::steady_clock::time_point at;
   std::vector<Process> processes;
+  unsigned refused = 0;  ///< further programs that this user may not look into
 };
+/// Looks at these processes; without PIDs at all that this user may read.
 Look look(const std::vector<pid_t>& pids);
 
-/// How fast counters grow between two looks. What was not there at the first one has no rate.
+/// The growth of counters between two looks. A block that was missing in the first look has no
+/// rate.
 class Rates {
  public:
-  /// Without `before` there are no rates. Both must live as long.
+  /// Without `before` there are no rates. Both looks must outlive this object.
   Rates(const Look* before, const Look& now);
 
   double seconds() const { return x_seconds; }
-  /// The same block at the first look; null if it was not there, or was another's.
+  /// The same block in the first look; null if it was missing or had another owner.
   const Block* before(const Process& process, std::string_view kind, const Block& block) const;
   /// Bytes per second of an endpoint by one path, and of a process by all paths.
   struct Pair {
     std::optional<double> sent, received;
   };
   Pair of(const Process& process, const Block& endpoint, const Path& path) const;
+  /// Without the bytes of closed endpoints if the block of the process does not have them.
   Pair of(const Process& process) const;
-  /// The same of a peer of a process.
+  /// The same for a peer of a process.
   Pair of_peer(const Process& process, const Block& peer) const;
-  /// Of one processor, that the process used meanwhile.
+  /// The share of one processor that the process used meanwhile.
   double load(const Process& process) const;
-  /// The same of any counter.
+  /// The rate of any counter.
   std::optional<double> of(const Process& process, const Block& endpoint,
                            std::string_view counter) const;
 
  private:
+  Pair of_open(const Process& process) const;
   const Process* before(const Process& process) const;
   std::optional<double> rate(std::optional<uint64_t> from, std::optional<uint64_t> to) const;
 
-  std::unordered_map<pid_t, const Process*> x_by_pid;  ///< of the first look
+  std::unordered_map<pid_t, const Process*> x_by_pid;  ///< processes of the first look
   double x_seconds = 0;
 };
 

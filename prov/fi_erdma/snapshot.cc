@@ -9,17 +9,17 @@
 namespace fi_erdma {
 namespace {
 
-// More than any provider has, and little enough to be read at once.
+// More than any version of the provider has, and few enough to read quickly.
 constexpr uint32_t kMostKinds = 16;
 constexpr uint32_t kMostFields = 1024;
-constexpr size_t kLongestText = 4096;  ///< the rest is left out
+constexpr size_t kLongestText = 4096;  ///< longer texts are cut off
 constexpr char kSaysTooMuch[] =
     "the page, or those of all processes together, say more than statistics can";
 constexpr size_t kCostOfValue = 64;
-constexpr int kAttempts = 8;       ///< at a block that is being changed
-constexpr int kAttemptsOfAll = 4;  ///< at all blocks, while the process closes endpoints
+constexpr int kAttempts = 8;       ///< to read a block that is being changed
+constexpr int kAttemptsOfAll = 4;  ///< to read all blocks while the process closes endpoints
 
-/// A page is mapped for reading only, and atomic_ref wants a reference to what is not const.
+/// The page is mapped read-only, but std::atomic_ref takes no reference to const.
 template <typename Word>
 std::atomic_ref<Word> word_at(const std::byte* from) {
   return std::atomic_ref<Word>(*const_cast<Word*>(reinterpret_cast<const Word*>(from)));
@@ -29,7 +29,7 @@ Word load(const std::byte* from, std::memory_order order) {
   return word_at<Word>(from).load(order);
 }
 
-/// The bytes up to the first 0.
+/// The bytes up to the first 0 byte.
 std::string text_of(const char* from, size_t room) {
   std::string text(from, strnlen(from, room));
   text.resize(strnlen(text.c_str(), text.size()));  // it may change while it is read
@@ -99,7 +99,7 @@ class Reader {
                          within(kind.offset, kind.capacity, kind.block_bytes);
       if (!sound) return "a table of blocks is not sound";
       std::string name = text_of(kind.name, sizeof(kind.name));
-      if (!is_name(name)) name.clear();  // nobody asks for it
+      if (!is_name(name)) name.clear();  // a name that cannot be looked up
       x_snapshot.kinds.push_back({std::move(name), {}, {}});
       x_rows.push_back({kind.offset, kind.block_bytes, kind.used});
     }
@@ -107,7 +107,7 @@ class Reader {
     return nullptr;
   }
 
-  /// Leaves out what this program does not know or cannot read.
+  /// Leaves out fields of unknown type or outside of their block.
   void read_fields() {
     for (uint32_t i = 0; i < x_header.fields; ++i) {
       layout::Field field;
@@ -133,8 +133,8 @@ class Reader {
     }
   }
 
-  /// Of the block of the process, which is odd while the process takes over what an endpoint
-  /// counted. 0: there is none.
+  /// The sequence of the process block, which is odd while the process takes over the counters of
+  /// an endpoint. 0: there is no such block.
   uint32_t sequence() const {
     std::atomic_thread_fence(std::memory_order_acquire);
     for (size_t i = 0; i < x_rows.size(); ++i)
@@ -143,8 +143,8 @@ class Reader {
     return 0;
   }
 
-  /// As of one moment, unless the process closes endpoints all the while: then its own block counts
-  /// as unsettled. False: the page says too much.
+  /// Reads all blocks consistently. If the process keeps closing endpoints meanwhile, its own block
+  /// counts as unsettled. Returns false if the page is too large.
   bool read_all_blocks() {
     for (int attempt = 0; attempt < kAttemptsOfAll; ++attempt) {
       const uint32_t before = sequence();
@@ -154,6 +154,7 @@ class Reader {
         x_snapshot.kinds[i].unsettled = 0;
         if (!read_blocks(x_snapshot.kinds[i], x_rows[i])) return false;
       }
+      x_snapshot.sequence = before;
       if (before % 2 == 0 && sequence() == before) return true;
     }
     for (BlockKind& kind : x_snapshot.kinds)
@@ -182,7 +183,7 @@ class Reader {
 
   enum class State { free, unsettled, whole };
 
-  /// Again and again while the process changes the block; not for long, as it may be stopped.
+  /// Retries while the process changes the block, but not for long, as the process may be stopped.
   State read_block(const BlockKind& kind, const std::byte* from, Block& block) {
     for (int attempt = 0; attempt < kAttempts && x_cost <= x_most_cost; ++attempt) {
       const auto sequence = word_at<uint32_t>(from);
@@ -245,6 +246,12 @@ const Block* BlockKind::block(uint32_t index) const {
 const Block* Snapshot::process() const {
   const BlockKind* const found = kind("process");
   return found && !found->blocks.empty() ? &found->blocks.front() : nullptr;
+}
+
+unsigned Snapshot::unsettled() const {
+  unsigned blocks = 0;
+  for (const BlockKind& kind : kinds) blocks += kind.unsettled;
+  return blocks;
 }
 
 ReadResult read_page(std::span<const std::byte> page, size_t most_cost) {

@@ -15,7 +15,7 @@ namespace fi_erdma {
 
 namespace layout = erdma::stat_layout;
 
-/// A field of the directory.
+/// An entry of the directory of fields.
 struct FieldInfo {
   std::string name, unit;
   layout::Type type;
@@ -23,13 +23,13 @@ struct FieldInfo {
   uint32_t offset, bytes;
 };
 
-/// One block in use, as it was at one moment.
+/// A consistent copy of one block in use.
 struct Block {
   uint32_t index;
   std::map<std::string, uint64_t, std::less<>> numbers;
   std::map<std::string, std::string, std::less<>> texts;
 
-  /// Unknown numbers and fields that this page lacks are empty alike.
+  /// Empty if the number is unknown or the page does not have this field.
   std::optional<uint64_t> number(std::string_view name) const;
   std::string text(std::string_view name) const;
 };
@@ -38,30 +38,34 @@ struct BlockKind {
   std::string name;
   std::vector<FieldInfo> fields;
   std::vector<Block> blocks;  ///< in the order of their indices
-  /// Blocks that were being changed all the while: their process was stopped or ended in a change.
+  /// Number of blocks that could not be read consistently: their process was stopped or ended while
+  /// it changed them.
   unsigned unsettled = 0;
 
   const Block* block(uint32_t index) const;  ///< null if it is not in use
 };
 
-/// What a page says. Texts hold printable ASCII only: what else the page has is shown as '?'.
+/// A copy of a page. Texts hold printable ASCII only; other bytes are replaced by '?'.
 struct Snapshot {
   std::vector<BlockKind> kinds;
+  uint32_t sequence = 0;  ///< of the block of the process: another one since an endpoint was closed
 
   const BlockKind* kind(std::string_view name) const;
   /// The block of the process itself; null if there is none.
   const Block* process() const;
+  /// Number of blocks of all kinds that could not be read consistently.
+  unsigned unsettled() const;
 };
 
-/// Bytes that a snapshot may keep, roughly: the largest page of a provider has 256 endpoints and
-/// 16384 peers, of which each may have some 25 fields.
+/// Roughly the bytes that a snapshot may keep. The largest page of the provider has 256 endpoints
+/// and 16384 peers with some 25 fields each.
 inline constexpr size_t kMostCost = size_t(96) << 20;
 
-/// Reads a page, which may hold anything and change meanwhile: it neither fails nor takes long,
-/// whatever the page says. The address must be divisible by 8.
+/// Reads a page. The page may hold anything and change meanwhile; reading it neither crashes nor
+/// takes long. Its address must be divisible by 8.
 struct ReadResult {
   std::optional<Snapshot> snapshot;
-  std::string fault;  ///< why there is none
+  std::string fault;  ///< why there is no snapshot
   size_t cost = 0;    ///< bytes that the snapshot keeps
 };
 ReadResult read_page(std::span<const std::byte> page, size_t most_cost = kMostCost);

@@ -3,16 +3,21 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "fi_erdma/commands.h"
 #include "fi_erdma/devices.h"
+#include "fi_erdma/gaps.h"
 #include "fi_erdma/json.h"
+#include "fi_erdma/on_device.h"
 #include "fi_erdma/prometheus.h"
 #include "fi_erdma/stat_table.h"
 
@@ -23,13 +28,13 @@ constexpr double kLongestAnswer = 1;  ///< seconds
 
 volatile sig_atomic_t g_interrupted = 0;
 
-/// Waits for the next look, or to be interrupted: then what was seen so far is summed up. While
-/// this object lives, signals come only while it waits, or while the program writes.
+/// Waits for the next look or a signal; after a signal the program prints its summary. While this
+/// object exists, signals are delivered only while it waits or while the program writes.
 class Pause {
  public:
   Pause() {
     sigemptyset(&x_signals);
-    // Without SA_RESTART a write that nobody reads ends. The second signal ends the program.
+    // Without SA_RESTART a signal ends a blocked write. The second signal ends the program.
     struct sigaction interrupt {};
     interrupt.sa_handler = [](int) { g_interrupted = 1; };
     interrupt.sa_flags = int(SA_RESETHAND);
@@ -46,7 +51,7 @@ class Pause {
   Pause(const Pause&) = delete;
   Pause& operator=(const Pause&) = delete;
 
-  /// False: it was interrupted, or nobody takes what is written.
+  /// Returns false if a signal came or the output cannot be written.
   bool wait(double seconds) const {
     if (g_interrupted || std::ferror(stdout)) return false;
     const double whole = std::floor(seconds);
@@ -65,7 +70,7 @@ class Pause {
   sigset_t x_signals;
 };
 
-/// What the kernel counted of devices while the program looked.
+/// Device counters of the kernel since the program began.
 class DeviceWatch {
  public:
   explicit DeviceWatch(const Request& request)
@@ -75,8 +80,8 @@ class DeviceWatch {
     for (const std::string& name : x_devices.names()) {
       if (!x_wanted.empty() && name != x_wanted) continue;
       const DeviceTraffic now = x_devices.traffic(name);
-      const auto [known, is_new] = x_seen.try_emplace(name, Seen{now, {}, {}});
-      Seen& seen = known->second;
+      const auto [known, is_new] = x_seen.try_emplace(name, Traffic{now, {}, {}});
+      Traffic& seen = known->second;
       if (!is_new) {
         seen.received.add(growth(seen.last.received_bytes, now.received_bytes), seconds);
         seen.sent.add(growth(seen.last.sent_bytes, now.sent_bytes), seconds);
@@ -92,16 +97,16 @@ class DeviceWatch {
   }
 
  private:
-  struct Seen {
+  struct Traffic {
     DeviceTraffic last;
     RateHistory received, sent;
   };
   const Devices x_devices;
   const std::string x_wanted;
-  std::map<std::string, Seen> x_seen;
+  std::map<std::string, Traffic> x_seen;
 };
 
-/// Whether the standard output takes a page more, at once or soon; what went wrong before counts.
+/// Whether standard output can take another page now or soon, and had no error before.
 bool takes_more() {
   constexpr int kPatienceMs = 1000;
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
@@ -111,6 +116,7 @@ bool takes_more() {
 void print_json(const Request& request, const Look& now, const Rates& rates) {
   Json json = document("stat");
   if (rates.seconds() > 0) json["interval"] = rates.seconds();
+  json["refused"] = now.refused;
   json["processes"] = Json::array();
   for (const Process& process : now.processes) {
     Json shown = to_json(process, request.details);
@@ -120,22 +126,51 @@ void print_json(const Request& request, const Look& now, const Rates& rates) {
   print(json);
 }
 
-void print(const Request& request, const Look& now, const Rates& rates, History* history) {
+struct Seen {
+  Look look;                 ///< of the wanted device
+  std::set<pid_t> answered;  ///< processes that have just shown what waits in them
+  std::vector<std::string> gaps;
+};
+
+/// The states of connections are in a page only after its process was asked. Nothing else of a
+/// table needs the help of the process.
+Seen look_for(const Request& request) {
+  Seen seen;
+  if (request.by == "peer" && !request.json && !request.prometheus) {
+    const double longest = request.interval > 0 ? request.interval : kLongestAnswer;
+    AskedLook asked = look_and_ask(request.pids, std::min(longest, kLongestAnswer));
+    seen.look = std::move(asked.look);
+    seen.answered = std::move(asked.answered);
+  } else {
+    seen.look = look(request.pids);
+  }
+  seen.gaps = gaps_of(seen.look);
+  leave_device(seen.look, request.device);
+  return seen;
+}
+
+void print(const Request& request, const Seen& seen, const Rates& rates, History* history) {
+  const Look& now = seen.look;
   if (request.prometheus) {
-    std::fputs(prometheus_text(look_and_ask(request.pids, kLongestAnswer)).c_str(), stdout);
+    const AskedLook asked = look_and_ask(request.pids, kLongestAnswer);
+    std::fputs(prometheus_text(asked).c_str(), stdout);
+    print_gaps(gaps_of(asked.look));
   } else if (request.json) {
     print_json(request, now, rates);
   } else {
-    if (now.processes.empty())
+    if (now.processes.empty() && request.device.empty())
       fmt::print(stderr, "fi_erdma: no process of this user shows statistics\n");
+    else if (now.processes.empty())
+      fmt::print(stderr, "fi_erdma: no process shows an endpoint on {}\n", request.device);
     if (request.live && isatty(STDOUT_FILENO)) std::fputs("\033[H\033[J", stdout);
-    const StatTable table{request.details, request.device, history};
+    const StatTable table{request.details, history, seen.answered};
     if (request.by == "rank")
       table.print_by_rank(now, rates);
     else if (request.by == "peer")
       table.print_by_peer(now, rates);
     else
       table.print_by_path(now, rates);
+    print_gaps(seen.gaps);
   }
   std::fflush(stdout);
 }
@@ -148,28 +183,28 @@ int run_stat(const Request& request) {
                           : request.live       ? kLiveInterval
                                                : 0;
   const unsigned count = request.count || request.live ? request.count : 1;
-  Look last = look(request.pids);
+  Seen last = look_for(request);
   DeviceWatch devices(request);
   if (interval > 0) {
     const Pause pause;
     devices.look(0);
     History history(History::terminal_shows_blocks());
     for (unsigned i = 0; (count == 0 || i < count) && pause.wait(interval); ++i) {
-      Look now = look(request.pids);
-      const Rates rates(&last, now);
+      Seen now = look_for(request);
+      const Rates rates(&last.look, now.look);
       devices.look(rates.seconds());
       pause.write([&] { print(request, now, rates, request.live ? &history : nullptr); });
       last = std::move(now);
     }
   } else {
-    print(request, last, Rates(nullptr, last), nullptr);
+    print(request, last, Rates(nullptr, last.look), nullptr);
   }
   if (request.live && !request.json && !request.prometheus) {
-    // Who interrupts a program that nobody reads need not do it again.
+    // If nothing reads the output, one signal is enough to end the program.
     if (!takes_more()) throw std::runtime_error("nobody reads what it writes");
     devices.print();
   }
-  for (const Process& process : last.processes)
+  for (const Process& process : last.look.processes)
     if (!request.pids.empty() && !process.page.snapshot) return 1;
   return 0;
 }

@@ -47,7 +47,7 @@ PeersOf peers_of(const Snapshot& snapshot) {
   return found;
 }
 
-/// Peers of an endpoint by the way that leads to them: "3 shm, 4 nic".
+/// The number of peers of an endpoint by transport: "3 shm, 4 nic".
 std::string ways_of(const std::vector<const Block*>& peers) {
   std::map<std::string, unsigned> ways;
   for (const Block* const peer : peers) ++ways[text_or_dash(peer->text("path"))];
@@ -91,7 +91,7 @@ bool any_page(const Look& now) {
   return false;
 }
 
-/// The rank of each endpoint that is seen here, by its address.
+/// The rank of each endpoint of this host, by its address.
 std::map<std::string, std::string> ranks_of(const Look& now) {
   std::map<std::string, std::string> ranks;
   for (const Process& process : now.processes) {
@@ -152,7 +152,6 @@ void StatTable::print_by_path(const Look& now, const Rates& rates) const {
     const BlockKind* const endpoints = snapshot.kind("endpoint");
     if (!endpoints || endpoints->blocks.empty()) row("-", "-", "-");
     for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>()) {
-      if (!device.empty() && endpoint.text("device") != device) continue;
       const bool enabled = endpoint.number("enabled").value_or(1) != 0;
       row(enabled ? text_or_dash(endpoint.text("address")) : "not enabled",
           text_or_dash(endpoint.text("device")), ways_of(peers[endpoint.index]));
@@ -188,7 +187,8 @@ void StatTable::print_peers(const Process& process, const Look& now, const Rates
     const auto rank = ranks.find(peer.text("address"));
     fmt::print(kPeerRow, process.pid, number_or_dash(process.page.snapshot->process(), "rank"),
                text_or_dash(peer.text("address")), rank == ranks.end() ? "-" : rank->second,
-               text_or_dash(peer.text("path")), text_or_dash(peer.text("link")),
+               text_or_dash(peer.text("path")),
+               answered.contains(process.pid) ? text_or_dash(peer.text("link")) : "-",
                rate_text(rate.sent), rate_text(rate.received), total_text(bytes.sent),
                total_text(bytes.received));
   }

@@ -1,23 +1,25 @@
 #pragma once
 
-#include <string_view>
+#include <sys/types.h>
+
+#include <set>
 
 #include "fi_erdma/history.h"
 #include "fi_erdma/rates.h"
 
 namespace fi_erdma {
 
-/// How `stat` shows processes.
+/// Prints processes as the tables of `stat`.
 struct StatTable {
-  bool details = false;        ///< ways, changed variables, peers, and every counter
-  std::string_view device;     ///< endpoints there alone; empty: all
-  History* history = nullptr;  ///< of paths, where the table is shown again and again
+  bool details = false;        ///< print paths, changed variables, peers, and every counter
+  History* history = nullptr;  ///< rates of the paths, if the table is printed repeatedly
+  std::set<pid_t> answered;    ///< processes that have just shown the states of their connections
 
   /// One row for each endpoint, and one below it for each path that moved bytes.
   void print_by_path(const Look& now, const Rates& rates) const;
-  /// One row for each process: all its endpoints, also those that it closed.
+  /// One row for each process, with the bytes of all its endpoints, including closed ones.
   void print_by_rank(const Look& now, const Rates& rates) const;
-  /// One row for each peer of a process that was used, or that something waits for.
+  /// One row for each peer of a process that moved bytes or that an operation waits for.
   void print_by_peer(const Look& now, const Rates& rates) const;
 
  private:

@@ -9,9 +9,15 @@ namespace {
 
 constexpr Path kPaths[] = {
     {"shm ring", "shm_ring_bytes", ""},
+    {"of it: byte ring", "shm_byte_ring_bytes", "",
+     "Part of the bytes by shm ring whose packets were longer than a slot of the ring."},
     {"shm CMA", "shm_cma_write_bytes", "shm_cma_read_bytes"},
+    {"of it: regions", "shm_region_bytes", "",
+     "Part of the bytes by shm CMA that RMA moved from or to a region of the peer."},
     {"shm copied", "shm_copied_out_bytes", "shm_copied_in_bytes"},
     {"NIC packet", "nic_packet_bytes", ""},
+    {"of it: fetched", "nic_fetched_bytes", "",
+     "Part of the bytes by NIC packet whose packets were too long to be sent inline."},
     {"NIC RDMA", "nic_write_bytes", "nic_read_bytes"},
     {"GPU IPC", "", "gpu_ipc_bytes"},
     {"NIC copied", "nic_copied_bytes", "", "Part of the bytes by NIC that was copied on the way."},

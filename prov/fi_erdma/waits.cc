@@ -35,7 +35,7 @@ std::string tag_text(const Json& block, const char* name) {
   return tag.is_number_unsigned() ? fmt::format("tag {:#x} ", tag.get<uint64_t>()) : std::string();
 }
 
-/// How long the oldest one was seen; empty where the provider does not tell.
+/// How long the oldest operation has been seen; empty if the provider does not tell.
 std::string age_text(const Json& block, const char* name) {
   const double seconds = double(gauge_of(block, name)) / 1e9;
   if (seconds <= 0) return {};
@@ -45,7 +45,7 @@ std::string age_text(const Json& block, const char* name) {
                                                : fmt::format("{:.1f} h", seconds / 3600));
 }
 
-/// Of the oldest send. `there`: what the peer shows of this side; may be null.
+/// Why the oldest send waits. `there`: the peer's block of this process; may be null.
 std::string why_of_send(const Json& peer, const std::string& to, const Json* there) {
   const std::string word = text_of(peer, "sends_for");
   const std::string what = counted(gauge_of(peer, "sends"), "send", gauge_of(peer, "send_bytes")) +
@@ -55,6 +55,7 @@ std::string why_of_send(const Json& peer, const std::string& to, const Json* the
   if (word == "room")
     return fmt::format("{}: the connection has no room, {} keeps what came", what, to);
   if (word == "target") return what + ": it did not execute them";
+  if (word == "delivery") return what + ": it has not confirmed the delivery";
   if (word == "bytes") return what + ": the bytes do not move";
   if (word == "earlier") return what + ": earlier ones must end first";
   if (word != "match") return what;
@@ -109,6 +110,7 @@ uint64_t gauge_of(const Json& block, const char* name) {
 WaitGraph::WaitGraph(std::vector<Json> processes) : x_processes(std::move(processes)) {
   std::erase_if(x_processes, [](const Json& one) { return !member(one, "pid").is_number(); });
   for (size_t i = 0; i < size(); ++i) learn(i);
+  for (const Json& one : x_processes) x_several_jobs |= job_of(one) != job_of(x_processes.front());
   x_peers.resize(size());
   for (size_t i = 0; i < size(); ++i) learn_peers(i);
   for (size_t i = 0; i < size(); ++i) {
@@ -118,12 +120,13 @@ WaitGraph::WaitGraph(std::vector<Json> processes) : x_processes(std::move(proces
   }
 }
 
-/// A process that waits for a message of any process waits for those of its job that send nothing.
+/// A process that waits for a message from any process waits for the processes of its job that send
+/// nothing.
 void WaitGraph::find_suspects(size_t i) {
   const Json& endpoints = member(x_processes[i], "endpoints");
   const auto waits_for_any = [](const Json& endpoint) { return stands(endpoint, "any_receives"); };
   if (!endpoints.is_array() || std::ranges::none_of(endpoints, waits_for_any)) return;
-  constexpr size_t kMost = 16;  // of a made-up page there may be many times many
+  constexpr size_t kMost = 16;  // forged documents may hold very many
   const auto& silent = x_silent[job_of(x_processes[i])];
   const size_t most = std::min(silent.size(), kMost);
   for (const auto& [other, what] : std::span(silent).first(most))
@@ -138,11 +141,12 @@ void WaitGraph::find_suspects(size_t i) {
 
 std::string WaitGraph::name_of(size_t i) const {
   const uint64_t rank = number_of(member(x_processes[i], "process"), "rank", UINT64_MAX);
-  return rank == UINT64_MAX ? fmt::format("pid {}", number_of(x_processes[i], "pid", 0))
-                            : fmt::format("rank {}", rank);
+  if (rank == UINT64_MAX) return fmt::format("pid {}", number_of(x_processes[i], "pid", 0));
+  const std::string job = x_several_jobs ? job_of(x_processes[i]) : "";
+  return fmt::format("rank {}{}{}", rank, job.empty() ? "" : " of job ", job);
 }
 
-/// Shared memory leads to processes of the same host, where the name of a device does not count.
+/// Shared memory reaches processes of the same host only, whatever the name of the device.
 size_t WaitGraph::find(const Json& process, const Json& peer) const {
   const std::string address = text_of(peer, "address"), path = text_of(peer, "path");
   const auto here = x_here.find(text_of(process, "host") + "|" + address);
@@ -178,7 +182,7 @@ void WaitGraph::learn_peers(size_t i) {
       x_peers[i].emplace(other, &peer);
 }
 
-/// What the other shows of this one.
+/// The block that the other process has of this one.
 const Json* WaitGraph::peer_of(size_t i, size_t other) const {
   if (other == kNobody) return nullptr;
   const auto found = x_peers[other].find(i);
@@ -193,7 +197,7 @@ void WaitGraph::find_waits(size_t i, const Json& peer) {
   const std::string name = other == kNobody ? text_of(peer, "address") : name_of(other);
   if (sends) x_waits.push_back({i, other, name, why_of_send(peer, name, peer_of(i, other))});
   if (receives) x_waits.push_back({i, other, name, why_of_receive(peer, name)});
-  // It is its own NIC that does not flush.
+  // The process waits for its own NIC.
   const bool own = text_of(peer, "moving_for") == "flush";
   if (moves) x_waits.push_back({i, own ? i : other, name, why_of_move(peer, name)});
 }
@@ -217,12 +221,12 @@ std::vector<size_t> WaitGraph::ends() const {
   return ends;
 }
 
-/// From each process along the first way that leads back to it.
+/// Searches from each process for a path of waits that leads back to it.
 std::vector<size_t> WaitGraph::circle() const {
   std::vector<bool> seen(size()), on_way(size());
   for (size_t start = 0; start < size(); ++start) {
     if (seen[start]) continue;
-    std::vector<size_t> way{start}, next{0};  // of the waits of each on the way
+    std::vector<size_t> way{start}, next{0};  // next: the wait to follow, of each process in way
     on_way[start] = seen[start] = true;
     while (!way.empty()) {
       const std::span<const Wait> waits = waits_of(way.back());

@@ -10,17 +10,17 @@
 
 namespace fi_erdma {
 
-/// Why one process waits for another, by what both show.
+/// One process waits for another, with the reason that their pages show.
 struct Wait {
   size_t from;
-  size_t to;         ///< index of the process; kNobody = it is not among those that were looked at
-  std::string peer;  ///< as people know it: "rank 3", or an address
+  size_t to;         ///< index of the process; kNobody = it is not among the given processes
+  std::string peer;  ///< its name for the reader: "rank 3", or an address
   std::string why;
 };
 inline constexpr size_t kNobody = SIZE_MAX;
 
-/// Who waits for whom, made of the documents of `hang --json`, of this host or of several. A
-/// document may say anything: what is of no use is left out.
+/// Which process waits for which, from the documents of `hang --json` of one or several hosts.
+/// A document may hold anything; useless parts are ignored.
 class WaitGraph {
  public:
   explicit WaitGraph(std::vector<Json> processes);
@@ -28,13 +28,14 @@ class WaitGraph {
   size_t size() const { return x_processes.size(); }
   const Json& process(size_t i) const { return x_processes[i]; }
   std::span<const Wait> waits_of(size_t i) const;
-  /// "rank 3", or "pid 4711".
+  /// "rank 3", with its job if the processes belong to several, or "pid 4711".
   std::string name_of(size_t i) const;
-  /// Whether it waits for somebody.
+  /// Whether the process waits for another.
   bool waits(size_t i) const;
-  /// What everybody who waits comes to at last: processes that wait for nobody.
+  /// The processes at the ends of all chains of waits: others wait for them, and they wait for
+  /// none.
   std::vector<size_t> ends() const;
-  /// One circle of processes that wait for each other; empty = there is none.
+  /// One cycle of processes that wait for each other; empty if there is none.
   std::vector<size_t> circle() const;
 
  private:
@@ -46,16 +47,17 @@ class WaitGraph {
   const Json* peer_of(size_t i, size_t other) const;
 
   std::vector<Json> x_processes;
+  bool x_several_jobs = false;
   std::unordered_map<std::string, size_t> x_here;   ///< by host and address
-  std::unordered_map<std::string, size_t> x_there;  ///< by address, behind a NIC
-  /// By process: what it shows of another.
+  std::unordered_map<std::string, size_t> x_there;  ///< by address, for peers behind a NIC
+  /// For each process: its blocks of other processes.
   std::vector<std::unordered_map<size_t, const Json*>> x_peers;
-  /// By job: those that send nothing, and why.
+  /// For each job: the processes that send nothing, and why.
   std::unordered_map<std::string, std::vector<std::pair<size_t, const char*>>> x_silent;
   std::vector<Wait> x_waits;  ///< in the order of `from`
 };
 
-/// The text of a member, printable; empty if there is none.
+/// The printable text of a member; empty if there is none.
 std::string text_of(const Json& object, const char* name);
 /// The number of a member.
 uint64_t number_of(const Json& object, const char* name, uint64_t otherwise);

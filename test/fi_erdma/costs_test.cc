@@ -50,14 +50,15 @@ TEST(copies_count_as_refused_with_peers_that_refuse_alone) {
 TEST(bytes_that_the_nic_copied_are_told_with_the_reason_where_it_is_known) {
   expect(endpoint("RDMA of copies [W203] (FI_ERDMA_MR_CACHE=off)", 2048, "", 0), {},
          {"2.00 KiB copied for the NIC: RDMA of copies [W203] (FI_ERDMA_MR_CACHE=off)"});
-  expect(endpoint("RDMA, zero copy", 2048, "", 0), {}, {"2.00 KiB copied for the NIC [W203]"});
+  expect(endpoint("RDMA, zero copy", 2048, "", 0), {},
+         {"2.00 KiB copied for the NIC [W203]; FI_ERDMA_LOG=info tells why"});
 }
 
 TEST(staged_bytes_are_told_with_the_reason_where_it_is_known) {
   expect(endpoint("", 0, "staged [W602] (no dmabuf)", 1024), {},
          {"1.00 KiB of GPU memory copied through host memory: staged [W602] (no dmabuf)"});
   expect(endpoint("", 0, "GPUDirect where it can be registered", 1024), {},
-         {"1.00 KiB of GPU memory copied through host memory [W602]"});
+         {"1.00 KiB of GPU memory copied through host memory [W602]; FI_ERDMA_LOG=info tells why"});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """hang.py SOURCE BUILD: fi_erdma hang names who waits for whom in jobs that stand still, made of real processes
-(rank.cc). What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json."""
+(rank.cc). What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json. Troubles that only the ranks themselves tell are
+planted, too."""
 import faulthandler
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -36,10 +38,10 @@ except ImportError:
 
 
 class Rank:
-    def __init__(self, number, environment):
+    def __init__(self, number, environment, stderr=None):
         self.number = number
         self.process = subprocess.Popen([RANK], env={**CLEAN, **environment, "PMI_RANK": str(number)}, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
         self.pid = self.process.pid
         self.peers = {}
 
@@ -74,8 +76,9 @@ class Rank:
     def end(self):
         self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            stream.close()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
 
 
 class Differs(AssertionError):
@@ -86,12 +89,12 @@ class Moves(Differs):
     """The job does not stand still yet."""
 
 
-class Hang(unittest.TestCase):
-    def job(self, count, **environment):
+class Job(unittest.TestCase):
+    def ranks(self, environments, stderr=None):
         """Ranks that know each other."""
         ranks = []
-        for number in range(count):
-            ranks.append(Rank(number, {"FI_ERDMA_DEVICE": "shm", **environment}))
+        for number, environment in enumerate(environments):
+            ranks.append(Rank(number, environment, stderr))
             self.addCleanup(ranks[-1].end)
             ranks[-1].begin()
         names = [rank.do("name") for rank in ranks]
@@ -104,6 +107,11 @@ class Hang(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         return {"LD_PRELOAD": os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"),
                 "SOFTERDMA_DIR": folder.name, "FI_ERDMA_DEVICE": "erdma_0", "FI_ERDMA_SHM": "off"}
+
+
+class Hang(Job):
+    def job(self, count, **environment):
+        return self.ranks([{"FI_ERDMA_DEVICE": "shm", **environment}] * count)
 
     def hang(self, ranks, *options, status=0, text=None):
         done = subprocess.run([PROGRAM, "hang", *options, *(str(r.pid) for r in ranks)], env=CLEAN, text=True,
@@ -400,6 +408,15 @@ class Hang(unittest.TestCase):
         text = self.hang([], "-", text=document(1) + document(2) + document(2))
         self.assertEqual(re.findall(r"rank \d", text), ["rank 1", "rank 2"])
 
+    def test_ranks_of_several_jobs_are_named_with_their_job(self):
+        def document(*jobs):
+            return json.dumps({"schema": "fi_erdma.hang/1", "processes": [
+                {"pid": pid, "host": "a", "verdict": "idle", "says": "-", "process": {"rank": 0, "job": job}}
+                for pid, job in enumerate(jobs, 1)]})
+        text = self.hang([], "-", text=document("sim", "post", ""))
+        self.assertEqual(re.findall(r"^  (rank .*?)  ", text, flags=re.M), ["rank 0 of job sim", "rank 0 of job post", "rank 0"])
+        self.assertNotIn("of job", self.hang([], "-", text=document("sim", "sim")))
+
     def test_documents_are_not_asked_for_what_needs_processes(self):
         for options in [["-", "-j"], ["-", "-i", "1"], ["-", "1"], ["1", "-"]]:
             self.hang([], *options, text="", status=64)
@@ -505,6 +522,59 @@ class Hang(unittest.TestCase):
         ranks[0].poll()
         self.told(ranks, ["unmatched", "silent"], r"all wait in the end for rank 1", r"1 receive from any process",
                   r"a message of any process: rank 1 does not call libfabric")
+
+
+class Notices(Job):
+    """Each trouble is planted, and told with its code in a line on standard error of a rank. fi_erdma doctor has no trial for
+    these codes. E216 needs two hosts: see unlike_hosts in test/nic."""
+
+    def nic_with_faults(self):
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        self.faults = os.path.join(folder.name, "faults")
+        with open(self.faults, "w", encoding="ascii"):
+            pass
+        return {**self.nic(), "SOFTERDMA_FAULTS": self.faults}
+
+    def told(self, rank, pattern):
+        """A line of the rank that it writes now or later."""
+        said = []
+        patience = threading.Timer(PATIENCE, rank.process.kill)
+        patience.start()
+        self.addCleanup(patience.cancel)
+        for line in rank.process.stderr:
+            said.append(line)
+            if re.search(pattern, line):
+                return
+        self.fail(f"{pattern} is not in {said}")
+
+    def test_a_peer_that_dies_is_told(self):
+        one, other = self.ranks([{"FI_ERDMA_DEVICE": "shm"}] * 2, subprocess.PIPE)
+        one.send(other, 8)
+        one.do("complete", 1)
+        one.receive(other, 8)
+        other.signal(signal.SIGKILL)
+        one.poll()
+        self.told(one, r"is lost \(.*\), operations with it end in errors: .* \[E206\]")
+
+    def test_injected_messages_that_no_peer_took_are_told(self):
+        one, other = self.ranks([self.nic()] * 2, subprocess.PIPE)
+        other.signal(signal.SIGSTOP)
+        assert one.do("inject", one.peers[1], 1) == "ok"
+        assert one.do("close") == "ok"
+        self.told(one, r"closed while peers did not take messages injected for them \[E207\]")
+
+    def test_a_device_that_is_down_is_told(self):
+        rank = Rank(0, {**self.nic(), "SOFTERDMA_DEVICES": "erdma_0,state=down"}, subprocess.PIPE)
+        self.addCleanup(rank.end)
+        self.told(rank, r"erdma_0.* \[E503\]")
+
+    def test_a_port_that_goes_down_during_the_run_is_told(self):
+        (rank,) = self.ranks([self.nic_with_faults()], subprocess.PIPE)
+        rank.poll()
+        with open(self.faults, "w", encoding="ascii") as file:
+            file.write("port dev=erdma_0 down\n")
+        self.told(rank, r"erdma_0: port 1 is down: .* \[E504\]")
 
 
 faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "fi_erdma/pages.h"
 #include "libcheck.h"
@@ -85,6 +86,17 @@ void check_fault(pid_t pid, const char* why) {
                 process.page.fault.c_str());
 }
 
+std::string link_to_page(pid_t pid) {
+  for (int fd = 0; fd < 64; ++fd) {
+    const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+    char target[64] = {};
+    if (readlink(path.c_str(), target, sizeof(target) - 1) > 0 &&
+        std::string(target).starts_with("/memfd:erdma-stat"))
+      return path;
+  }
+  return {};
+}
+
 TEST(the_page_of_a_process_is_found_by_its_pid) {
   const Child child(shows_rank(11));
   const Process process = look_at(child.pid());
@@ -110,6 +122,58 @@ TEST(all_processes_with_a_page_are_found_and_no_others) {
   ck_assert_int_eq(shows(other.pid()), 1);
   ck_assert_int_eq(shows(without.pid()), 0);
   ck_assert(std::ranges::is_sorted(found, {}, &Process::pid));
+}
+
+// Two copies of the provider in one process.
+TEST(further_pages_of_a_process_are_counted) {
+  const Child one(shows_rank(11));
+  ck_assert_uint_eq(look_at(one.pid()).more_pages, 0);
+  const Child two([] { return std::pair(shows_rank(11)(), shows_rank(12)()); });
+  const Process process = look_at(two.pid());
+  ck_assert_uint_eq(process.more_pages, 1);
+  ck_assert(process.page.snapshot.has_value());
+}
+
+TEST(a_page_of_which_there_are_two_descriptors_is_one) {
+  const Child child([] {
+    auto page = shows_rank(11)();
+    const std::string link = link_to_page(getpid());
+    ck_assert_int_ge(dup(std::stoi(link.substr(link.rfind('/') + 1))), 0);
+    return page;
+  });
+  ck_assert_uint_eq(look_at(child.pid()).more_pages, 0);
+}
+
+TEST(a_page_that_cannot_be_read_hides_no_other) {
+  const Child child([] {
+    const int first = memfd("erdma-stat", 4096, 0);
+    return std::pair(first, shows_rank(12)());
+  });
+  const Process process = look_at(child.pid());
+  ck_assert_msg(process.page.snapshot.has_value(), "%s", process.page.fault.c_str());
+  ck_assert_uint_eq(*process.page.snapshot->process()->number("rank"), 12);
+  ck_assert_uint_eq(process.more_pages, 1);
+}
+
+TEST(programs_that_may_not_be_looked_at_are_counted) {
+  if (geteuid() != 0) {
+    std::puts("skipped: only root can run as another user");
+    return;
+  }
+  const Child root_s([] { return 0; });
+  unsigned refused = 0;
+  (void)fi_erdma::processes(&refused);
+  const unsigned of_root = refused;
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    if (setgid(65534) || setuid(65534)) _exit(2);
+    refused = 0;
+    (void)fi_erdma::processes(&refused);
+    _exit(refused > of_root ? 0 : 1);
+  }
+  int status = -1;
+  ck_assert_int_eq(waitpid(stranger, &status, 0), stranger);
+  ck_assert_int_eq(status, 0);
 }
 
 TEST(why_a_process_has_no_page_is_told) {
@@ -181,16 +245,6 @@ int fifo_like_a_page(const char* folder) {
   const int fd = open(fifo.c_str(), O_PATH | O_CLOEXEC);
   if (fd < 0 || umount2(folder, MNT_DETACH)) _exit(1);
   return fd;
-}
-std::string link_to_page(pid_t pid) {
-  for (int fd = 0; fd < 64; ++fd) {
-    const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
-    char target[64] = {};
-    if (readlink(path.c_str(), target, sizeof(target) - 1) > 0 &&
-        std::string(target).starts_with("/memfd:erdma-stat"))
-      return path;
-  }
-  return {};
 }
 void wait_until_it_sleeps(pid_t pid) {
   for (std::string line; line.find(") S ") == line.npos && line.find(") Z ") == line.npos;

@@ -62,6 +62,14 @@ def serve(test, *arguments, before=None, **environment):
     return server
 
 
+@contextlib.contextmanager
+def nic_only():
+    """The environment of processes that reach each other through the simulated adapter alone."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield {"LD_PRELOAD": os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"),
+               "SOFTERDMA_DIR": folder, "FI_ERDMA_DEVICE": "erdma_0", "FI_ERDMA_SHM": "off"}
+
+
 class Shown:
     """A process with an endpoint."""
 
@@ -86,6 +94,16 @@ class Shown:
 
     def transfer(self, size, count):
         self.process.stdin.write(f"{size} {count}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def open_more(self, count):
+        self.process.stdin.write(f"more {count}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def reopen(self):
+        self.process.stdin.write("reopen\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
 
@@ -115,7 +133,7 @@ class Program(unittest.TestCase):
         self.assertRegex(run("--version").stdout, r"^fi_erdma \d+\.\d+")
         self.assertIn("stat", run("--help").stdout)
         for arguments in ([], ["no-such-command"], ["stat", "--no-such-option"], ["stat", "-1"], ["stat", "x"], ["stat", "-p", "x"],
-                          ["doctor", "-j", "--job"], ["stat", "-"], *([name, pid] for name in ["hang", "stat", "info"]
+                          ["doctor", "-j", "--job"], ["stat", "-"], ["info", "-v"], *([name, pid] for name in ["hang", "stat", "info"]
                                                                       for pid in self.NO_PIDS)):
             done = run(*arguments)
             self.assertEqual((done.returncode, done.stdout), (64, ""), arguments)
@@ -145,7 +163,7 @@ class Program(unittest.TestCase):
                     moved += 3 * size
                     self.assertEqual((counted(short), counted(long)), (moved, 0))
                 announced, moved = 0, 0
-                for size in [64 * KIB, 1024 * KIB]:
+                for size in [256 * KIB, 1024 * KIB]:
                     shown.transfer(size, 3)
                     moved += 3 * size
                     self.assertEqual(counted(long), moved)
@@ -158,10 +176,40 @@ class Program(unittest.TestCase):
         copied = ["shm_copied_in_bytes"]
         yield {}, ["shm_ring_bytes"], ["shm_cma_read_bytes", "shm_cma_write_bytes", *copied]
         yield {"FI_ERDMA_CMA": "off"}, ["shm_ring_bytes"], copied
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            yield ({"LD_PRELOAD": os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"),
-                    "SOFTERDMA_DIR": folder, "FI_ERDMA_DEVICE": "erdma_0", "FI_ERDMA_SHM": "off"},
-                   ["nic_packet_bytes"], ["nic_read_bytes", "nic_write_bytes"])
+        with nic_only() as environment:
+            yield environment, ["nic_packet_bytes"], ["nic_read_bytes", "nic_write_bytes"]
+
+    def counters(self, shown, kind):
+        """The sums over all blocks of a kind."""
+        sums = {}
+        for block in self.process("stat", shown)[kind]:
+            for name, number in block["counters"].items():
+                sums[name] = sums.get(name, 0) + number
+        return sums
+
+    def test_stat_tells_what_the_nic_takes_inline_from_what_it_fetches(self):
+        with nic_only() as environment, Shown(**environment) as shown:
+            shown.transfer(8, 3)
+            self.assertNotIn("fetched", run("stat", shown.pid).stdout)
+            shown.transfer(100, 3)
+            counters = self.counters(shown, "endpoints")
+            self.assertEqual((counters["nic_packet_bytes"], counters["nic_fetched_bytes"]), (324, 300))
+            self.assertRegex(run("stat", shown.pid).stdout, r"NIC packet .* 324 B +-\n +of it: fetched .* 300 B +-\n")
+            self.assertIn("erdma_nic_fetched_bytes_total", run("stat", "--prometheus", shown.pid).stdout)
+            self.assertEqual(self.counters(shown, "peers")["nic_connects"], 1)
+
+    def test_stat_tells_slots_of_a_ring_from_its_byte_ring(self):
+        with Shown() as shown:
+            shown.transfer(8, 1000)
+            self.assertEqual(self.counters(shown, "endpoints")["shm_byte_ring_bytes"], 0)
+            self.assertEqual(self.counters(shown, "peers")["shm_connects"], 1)
+            # The peer gives the ring of a busy sender room for long packets.
+            while not self.counters(shown, "endpoints")["shm_byte_ring_bytes"]:
+                shown.transfer(1000, 100)
+            counters = self.counters(shown, "endpoints")
+            self.assertGreaterEqual(counters["shm_ring_bytes"], counters["shm_byte_ring_bytes"] + 8 * 1000)
+            self.assertRegex(run("stat", shown.pid).stdout, r"shm ring .*\n +of it: byte ring .*\n")
+            self.assertIn("erdma_shm_byte_ring_bytes_total", run("stat", "--prometheus", shown.pid).stdout)
 
     def test_the_end_of_a_run_tells_what_went_which_way(self):
         for log, lines in [("info", 1), ("warn", 0)]:
@@ -237,8 +285,76 @@ class Program(unittest.TestCase):
             self.assertRegex(peers, rf"(?m)^ *{shown.pid} +5  \S+ +5  shm +\S+ +- +- +32 B +0 B$")
             self.assertNotRegex(peers, rf"{sender} .*32 B")
             self.assertIn("shm_ring_bytes  32 bytes", run("stat", "-v", shown.pid).stdout)
-            self.assertNotIn("shm ring", run("stat", "-d", "elsewhere", shown.pid).stdout)
             self.assertEqual(run("stat", "-p", shown.pid).stdout.splitlines()[1].split()[0], str(shown.pid))
+
+    def test_the_connection_to_a_peer_is_shown_of_a_process_that_answers(self):
+        with Shown() as shown:
+            shown.transfer(8, 4)
+            link = rf"(?m)^ *{shown.pid} +-  \S+ +-  shm +(\S+) +- +- "
+            self.assertEqual(set(re.findall(link, run("stat", "--by", "peer", shown.pid).stdout)), {"-"})  # it sleeps
+            shown.process.stdin.write("poll\n")
+            shown.process.stdin.flush()
+            self.assertEqual(shown.process.stdout.readline(), "polls\n")
+            links = run("stat", "--by", "peer", shown.pid).stdout
+            shown.process.send_signal(signal.SIGUSR1)
+            self.assertIn("up", re.findall(link, links), links)
+
+    def test_one_device_is_shown_alone_in_each_form(self):
+        forms = [[], ["--by", "peer"], ["--by", "rank"], ["--json"], ["--json", "-i", "0.05"], ["-i", "0.05"]]
+        with Shown() as shown:
+            shown.transfer(8, 4)
+            for form in forms:
+                here, elsewhere = (run("stat", *form, "-d", device, shown.pid) for device in ["shm", "elsewhere"])
+                self.assertIn(str(shown.pid), here.stdout, form)
+                self.assertNotIn(str(shown.pid), elsewhere.stdout, form)
+                self.assertEqual((here.returncode, elsewhere.returncode), (0, 0))
+            self.assertRegex(run("stat", "--by", "rank", "-d", "shm", shown.pid).stdout, r" 32 B +0 B\n")
+            (process,) = self.document(run("stat", "-j", "-d", "shm", shown.pid), "stat")["processes"]
+            self.assertIsNone(process["process"]["counters"]["shm_ring_bytes"])  # those of closed endpoints
+            done = run("stat", "--prometheus", "-d", "shm", shown.pid)
+            self.assertEqual((done.returncode, done.stdout), (64, ""))
+            self.assertIn("--device", done.stderr)
+            self.assertIn("no process shows an endpoint on elsewhere", run("stat", "-d", "elsewhere").stderr)
+
+    def as_nobody(self, *arguments):
+        """The program as another user, with a copy that this user can run."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            copy = shutil.copy(PROGRAM, os.path.join(folder, "fi_erdma"))
+            return subprocess.run([copy, *arguments], env=CLEAN, text=True, capture_output=True, check=False, timeout=300,
+                                  preexec_fn=lambda: (os.setgid(65534), os.setuid(65534)))  # pylint: disable=subprocess-popen-preexec-fn
+
+    def test_processes_that_were_not_looked_at_are_counted(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can run as another user")
+        refused = r"(?m)^fi_erdma: [1-9]\d* process(es were| was) not looked at: other users run them"
+        with Shown() as shown:
+            for arguments in [["stat"], ["stat", "--by", "rank"], ["stat", "--prometheus"], ["hang", "-i", "0.05"]]:
+                done = self.as_nobody(*arguments)
+                self.assertNotIn(str(shown.pid), done.stdout)
+                self.assertRegex(done.stderr, refused)
+                self.assertNotRegex(run(*arguments, shown.pid).stderr, "not looked at")
+            for name in ["stat", "hang"]:
+                self.assertGreater(self.document(self.as_nobody(name, "-j"), name)["refused"], 0)
+                self.assertEqual(self.document(run(name, "-j", shown.pid), name)["refused"], 0)
+            document = self.as_nobody("hang", "-j").stdout
+            done = subprocess.run([PROGRAM, "hang", "-"], env=CLEAN, input=document + document, text=True,
+                                  capture_output=True, timeout=300, check=False)
+            self.assertRegex(done.stderr, refused)
+
+    def test_endpoints_without_room_in_the_page_are_told_and_nothing_is_claimed_of_them(self):
+        hidden = "2 open endpoints are not shown"
+        with Shown() as shown:
+            shown.open_more(257)
+            done = run("stat", shown.pid)
+            self.assertIn(hidden, done.stderr)
+            process = self.process("stat", shown)
+            self.assertEqual((len(process["endpoints"]), process["process"]["gauges"]["hidden_endpoints"]), (256, 2))
+            # It waits for its input.
+            done = run("hang", "-i", "0.2", shown.pid)
+            self.assertIn(hidden, done.stderr)
+            self.assertIn("does not answer; it may use endpoints that are not shown", done.stdout)
+            self.assertNotIn("DOES NOT CALL", done.stdout)
 
     def test_prometheus_gets_each_path_with_labels(self):
         with Shown(PMI_RANK="5", SLURM_JOB_ID='a"b') as shown:
@@ -407,6 +523,17 @@ class Program(unittest.TestCase):
             self.assertEqual(verdicts, ["moves", "silent", "idle"])
             self.assertEqual([process["calls"] for process in document["processes"]][1:], [False, True])
 
+    def test_a_process_that_opens_and_closes_endpoints_calls_libfabric(self):
+        with Shown() as shown:
+            with subprocess.Popen([PROGRAM, "hang", "-j", "-i", "1", str(shown.pid)], env=CLEAN, text=True,
+                                  stdout=subprocess.PIPE) as looking:
+                while looking.poll() is None:
+                    shown.reopen()
+                document = json.loads(looking.stdout.read())
+            (process,) = document["processes"]
+            self.assertEqual((process["verdict"], process["calls"]), ("unknown", True))
+            self.assertEqual(process["says"], "opened or closed an endpoint just now")
+
     def test_a_process_without_a_page_is_named_with_the_reason(self):
         with Shown(FI_ERDMA_STAT="off") as shown:
             for name in ["stat", "hang"]:
@@ -451,10 +578,11 @@ class Program(unittest.TestCase):
         document = self.document(done, "info")
         self.assertEqual((done.returncode, document["unknown"]), (0, []), done.stdout)
         self.assertTrue(document["provider"].endswith("/liberdma-fi.so"))
+        self.assertRegex(document["provider_version"], r"^\d+\.\d+$")
         (endpoint,) = document["endpoints"]
         self.assertEqual(endpoint["device"], "shm")
         self.assertEqual(endpoint["settings"]["FI_ERDMA_TX_SIZE"], {"value": "64", "changed": True})
-        self.assertIn("libfabric ", run("info", **WITH_PROVIDER).stdout)
+        self.assertRegex(run("info", **WITH_PROVIDER).stdout, r"^libfabric \d+\.\d+  /\S+\nprovider \d+\.\d+  /\S+/liberdma-fi\.so\n")
 
     def test_info_names_the_variable_that_was_meant(self):
         variables = {**WITH_PROVIDER, "FI_ERDMA_DEVCE": "secret", "FI_ERDMA_XYZ": "1"}
@@ -464,7 +592,7 @@ class Program(unittest.TestCase):
         self.assertCountEqual(unknown, [{"name": "FI_ERDMA_DEVCE", "meant": "FI_ERDMA_DEVICE"},
                                         {"name": "FI_ERDMA_XYZ", "meant": None}])
         text = run("info", **variables).stdout
-        self.assertIn("FI_ERDMA_DEVCE is no variable of this version. Did you mean FI_ERDMA_DEVICE?", text)
+        self.assertIn("FI_ERDMA_DEVCE does not exist in this version. Did you mean FI_ERDMA_DEVICE?", text)
         self.assertNotIn("secret", text)
 
     def test_info_says_what_is_missing(self):
@@ -502,6 +630,11 @@ class Program(unittest.TestCase):
 
         self.assertEqual(completed("st"), ["stat"])
         self.assertEqual(completed("stat", "--js"), ["--json"])
+        self.assertEqual(completed("stat", "--p"), ["--pid", "--prometheus"])
+        # They exclude each other.
+        for device in [["-d", "shm"], ["--device", "shm"], ["--device=shm"]]:
+            self.assertEqual(completed("stat", *device, "--p"), ["--pid"])
+        self.assertEqual(completed("stat", "--prometheus", "--d"), [])
         with Shown() as shown:
             self.assertIn(str(shown.pid), completed("stat", ""))
 
@@ -765,6 +898,7 @@ class Doctor(unittest.TestCase):
         self.assertLessEqual(self.codes(**self.nic), {"W203", "W402", "W404"})
         self.assertTrue([f for f in self.findings if re.match(r"erdma_0 \(\S+, MTU \d+\): messages", f["text"])])
         self.assertIn("erdma_0: 64 queue pairs and regions can be made", str(self.findings))
+        self.assertRegex(str(self.findings), r"provider \d+\.\d+  /\S+/liberdma-fi\.so")
         self.assertRegex(str(self.findings), r"erdma_0 .* arrive.*; RDMA(, zero copy| of copies)")
 
     def test_a_trial_finds_its_page_in_a_namespace_with_other_pids(self):
@@ -800,7 +934,7 @@ class Doctor(unittest.TestCase):
 
     def test_variables_that_leave_no_way(self):
         self.assertIn("E104", self.codes(**WITH_PROVIDER, FI_ERDMA_SHM="off"))
-        self.assertIn("FI_ERDMA_SHM=off no shared memory", str(self.findings))
+        self.assertIn("FI_ERDMA_SHM=off shared memory", str(self.findings))
 
     def test_a_trouble_of_doctor_itself_loses_no_report(self):
         for arguments in [["-j"], []]:
@@ -966,7 +1100,7 @@ class Doctor(unittest.TestCase):
         on_b() { nsenter -t $there -n -m "$@"; }
         ip link add a0 type veth peer name b0 netns $there || exit 77
         ip address add 10.8.0.1/24 dev a0 && ip link set a0 up && ip link set lo up
-        on_b ip address add 10.8.0.2/24 dev b0 && on_b ip link set b0 up && on_b ip link set lo up
+        on_b ip address add 10.8.0.2/24 dev b0 && on_b ip link set b0 mtu $MTU_OF_B up && on_b ip link set lo up
         cat /proc/sys/kernel/random/uuid >"$SOFTERDMA_DIR/boot_id"
         on_b mount --bind "$SOFTERDMA_DIR/boot_id" /proc/sys/kernel/random/boot_id || exit 77
         export LD_PRELOAD=$SOFTERDMA
@@ -976,25 +1110,36 @@ class Doctor(unittest.TestCase):
         wait $server || status=70
         exit $status"""
 
-    def test_a_peer_on_another_host(self):
+    def peer_on_another_host(self, mtu):
+        """The exit status and findings of a doctor whose peer is on the other of two hosts; `mtu` is its own."""
         apart = ["unshare", "-Urnm"]
         if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode or not shutil.which("ip"):
             self.skipTest("no namespaces are permitted, or there is no ip")
-        environment = {**CLEAN, **self.nic, "SOFTERDMA": self.nic["LD_PRELOAD"],
+        environment = {**CLEAN, **self.nic, "SOFTERDMA": self.nic["LD_PRELOAD"], "MTU_OF_B": str(mtu),
                        "FI_PROVIDER_PATH": os.path.abspath(WITH_PROVIDER["FI_PROVIDER_PATH"])}
         del environment["LD_PRELOAD"]
         done = subprocess.run([*apart, "bash", "-c", self.TWO_HOSTS, os.path.abspath(PROGRAM)], env=environment, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False)
         if done.returncode == 77:
             self.skipTest(done.stderr)
-        findings = json.loads(done.stdout)["findings"]
+        return done.returncode, json.loads(done.stdout)["findings"]
+
+    def test_a_peer_on_another_host(self):
+        status, findings = self.peer_on_another_host(1500)
         # What a host does not permit to this user is no trouble of the way between them.
-        self.assertLessEqual({f["code"] for f in findings if f["code"]}, {"W203"}, done.stdout + done.stderr)
+        self.assertLessEqual({f["code"] for f in findings if f["code"]}, {"W203"}, findings)
         texts = " ".join(f["text"] for f in findings)
         self.assertIn("erdma_0 (b0, MTU 1500) here, erdma_0 (a0, MTU 1500) there", texts)
         for what in ["messages", "RMA writes", "RMA reads"]:
             self.assertRegex(texts, rf"{what} arrive both ways \(1 MiB: \S+ \w*iB/s\), by NIC packets")
-        self.assertIn(done.returncode, [0, 1])
+        self.assertIn(status, [0, 1])
+
+    def test_a_peer_whose_mtu_differs(self):
+        status, findings = self.peer_on_another_host(1400)
+        (found,) = [f for f in findings if f["code"] == "W215"]
+        self.assertEqual(found["text"], "the MTU differs: erdma_0 (b0, MTU 1400) here, erdma_0 (a0, MTU 1500) there")
+        self.assertLessEqual({f["code"] for f in findings if f["code"]}, {"W203", "W215"}, findings)
+        self.assertEqual(status, 1)
 
     def test_strangers_keep_no_doctor_from_its_peer(self):
         port = free_port()

@@ -102,8 +102,25 @@ TEST(who_does_not_answer_shows_when_it_last_did_and_nothing_that_may_be_over) {
   ck_assert(text.find("\nerdma_operations_pending{") == std::string::npos);
   ck_assert(text.find("\nerdma_stalled") == std::string::npos);
   expect(asked, "erdma_answered_timestamp_seconds", "", "1.500");
+  // To open or close an endpoint it called libfabric.
+  asked.changed = {7};
+  ck_assert(prometheus_text(asked).find("\nerdma_calls_libfabric{pid=\"7\"} 1\n") !=
+            std::string::npos);
+  ck_assert(prometheus_text(asked).find("\nerdma_operations_pending{") == std::string::npos);
   asked.asked.clear();
   ck_assert(prometheus_text(asked).find("\nerdma_calls_libfabric{") == std::string::npos);
+}
+
+TEST(where_an_endpoint_is_hidden_nothing_tells_that_no_call_is_made) {
+  AskedLook asked = look_at(endpoint(), {});
+  ck_assert(prometheus_text(asked).find("\nerdma_hidden_endpoints{pid=\"7\"} 0\n") !=
+            std::string::npos);
+  asked.answered.clear();
+  asked.look.processes[0].page.snapshot =
+      Snapshot{{BlockKind{"process", {}, {Block{0, {{"hidden_endpoints", 3}}, {}}}}}};
+  const std::string text = prometheus_text(asked);
+  ck_assert(text.find("\nerdma_hidden_endpoints{pid=\"7\"} 3\n") != std::string::npos);
+  ck_assert(text.find("\nerdma_calls_libfabric{") == std::string::npos);
 }
 
 TEST(events_are_counters_of_the_process) {

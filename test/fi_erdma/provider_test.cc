@@ -15,7 +15,6 @@
 
 #include "fabric/endpoint_statistics.h"
 #include "fabric/env.h"
-#include "fabric/job_identity.h"
 #include "fabric/rig.h"
 #include "fi_erdma/processes.h"
 #include "fi_erdma/question.h"
@@ -241,6 +240,66 @@ TEST(a_process_that_is_not_the_one_is_not_asked) {
   ck_assert_int_eq(waitpid(child, nullptr, 0), child);
 }
 
+/// The answers of the endpoints of this process in a look, of those that have a number.
+fi_erdma::Process with_answers(std::vector<std::optional<uint64_t>> answers) {
+  fi_erdma::Process process{getpid(), 'S', shown(), 0};
+  for (fi_erdma::BlockKind& kind : process.page.snapshot->kinds) {
+    if (kind.name != "endpoint") continue;
+    ck_assert_uint_eq(kind.blocks.size(), answers.size());
+    for (size_t i = answers.size(); i-- > 0;)
+      if (answers[i])
+        kind.blocks[i].numbers["answers"] = *answers[i];
+      else
+        kind.blocks.erase(kind.blocks.begin() + ptrdiff_t(i));
+  }
+  return process;
+}
+
+TEST(an_endpoint_that_is_closed_takes_no_answer_of_another_away) {
+  Root root;
+  Port a(root), b(root), c(root);
+  const fi_erdma::Process before = with_answers({5, 100, std::nullopt});
+  const fi_erdma::Question question({&before, 1});
+  ck_assert(question.asked(before));
+  ck_assert(!question.answered(before));
+  ck_assert(!question.changed(before));
+  const fi_erdma::Process closed = with_answers({5, std::nullopt, std::nullopt});
+  ck_assert(!question.answered(closed));
+  // To close it the process called libfabric, so it cannot be called idle.
+  ck_assert(question.changed(closed));
+  const fi_erdma::Process one = with_answers({6, std::nullopt, std::nullopt});
+  ck_assert(question.answered(one) && question.answered({&one, 1}) && !question.changed(one));
+  // An endpoint that was opened since.
+  const fi_erdma::Process opened = with_answers({5, 100, 0});
+  ck_assert(!question.answered(opened) && question.changed(opened));
+  ck_assert(question.answered(with_answers({5, std::nullopt, 1})));
+}
+
+// To open and to close it the process called libfabric.
+TEST(an_endpoint_that_is_opened_and_closed_between_two_looks_is_noticed) {
+  Root root;
+  Port a(root);
+  const fi_erdma::Process before = with_answers({5});
+  const fi_erdma::Question question({&before, 1});
+  ck_assert(!question.changed(with_answers({5})));
+  { Port b(root); }
+  const fi_erdma::Process after = with_answers({5});
+  ck_assert(!question.answered(after) && question.changed(after));
+}
+
+// Its count before the question is not known.
+TEST(an_endpoint_that_could_not_be_read_at_the_question_does_not_answer_it) {
+  Root root;
+  Port a(root), b(root);
+  fi_erdma::Process before = with_answers({5, std::nullopt});
+  for (fi_erdma::BlockKind& kind : before.page.snapshot->kinds)
+    kind.unsettled = kind.name == "endpoint";
+  const fi_erdma::Question question({&before, 1});
+  const fi_erdma::Process now = with_answers({5, 100});
+  ck_assert(!question.answered(now) && question.changed(now));
+  ck_assert(question.answered(with_answers({6, 100})));
+}
+
 /// Whether a child is asked whose page names its descriptor `fd`.
 bool is_asked_by(int fd) {
   namespace layout = erdma::stat_layout;
@@ -334,16 +393,17 @@ TEST(each_counter_is_shown_under_its_name) {
   EndpointStatistics statistics(true);
   auto& shm = statistics.shm_counters();
   auto& nic = statistics.nic_counters();
-  shm = {1, 2, 3, 4, 5, 6};
-  nic = {7, 8, 9, 10, 11, 12};
-  statistics.gpu_counters() = {13, 14, 15, 16};
+  shm = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  nic = {10, 11, 12, 13, 14, 15, 16};
+  statistics.gpu_counters() = {17, 18, 19, 20};
   const Block endpoint = block("endpoint", 0);
   uint64_t expected = 0;
   for (const char* const name :
-       {"shm_ring_bytes", "shm_cma_read_bytes", "shm_cma_write_bytes", "shm_copied_in_bytes",
-        "shm_copied_out_bytes", "shm_cma_refusals", "nic_packet_bytes", "nic_read_bytes",
-        "nic_write_bytes", "nic_copied_bytes", "nic_connects", "nic_reclaimed", "gpu_direct_bytes",
-        "gpu_staged_bytes", "gpu_ipc_bytes", "gpu_flushes"})
+       {"shm_ring_bytes",       "shm_cma_read_bytes", "shm_cma_write_bytes", "shm_copied_in_bytes",
+        "shm_copied_out_bytes", "shm_cma_refusals",   "shm_byte_ring_bytes", "shm_region_bytes",
+        "shm_connects",         "nic_packet_bytes",   "nic_read_bytes",      "nic_write_bytes",
+        "nic_copied_bytes",     "nic_connects",       "nic_reclaimed",       "nic_fetched_bytes",
+        "gpu_direct_bytes",     "gpu_staged_bytes",   "gpu_ipc_bytes",       "gpu_flushes"})
     ck_assert_msg(endpoint.number(name) == ++expected, "%s", name);
 }
 
@@ -411,8 +471,26 @@ TEST(an_endpoint_for_which_there_was_no_block_counts_for_its_process) {
     EndpointStatistics more(true);
     ck_assert(!more.shows());
     more.shm_counters().ring_bytes = 7;
+    ck_assert_uint_eq(*snapshot().process()->number("hidden_endpoints"), 1);
+    ck_assert_uint_eq(*snapshot().process()->number("left_out"), 1);
   }
-  ck_assert_uint_eq(*snapshot().process()->number("shm_ring_bytes"), 7);
+  const Snapshot all = snapshot();
+  ck_assert_uint_eq(*all.process()->number("shm_ring_bytes"), 7);
+  ck_assert_uint_eq(*all.process()->number("hidden_endpoints"), 0);
+  ck_assert_uint_eq(*all.process()->number("left_out"), 1);
+}
+
+TEST(a_peer_for_which_there_was_no_block_is_counted_once_and_counts_for_its_endpoint) {
+  constexpr uint16_t kMost = 16384;
+  EndpointStatistics statistics(true);
+  for (uint16_t i = 1; i <= kMost; ++i) (void)statistics.shm_counters_of(peer_address(i));
+  ck_assert_uint_eq(*snapshot().process()->number("left_out"), 0);
+  for (int i = 0; i < 2; ++i) {
+    ck_assert_ptr_eq(&statistics.shm_counters_of(peer_address(kMost + 1)),
+                     &statistics.shm_counters());
+    statistics.leads(peer_address(kMost + 1), "shm");
+  }
+  ck_assert_uint_eq(*snapshot().process()->number("left_out"), 1);
 }
 
 // Whoever adds up the blocks of endpoints and of the process would count bytes twice, or not at
@@ -449,85 +527,6 @@ TEST(bytes_of_closed_endpoints_remain_those_of_the_process) {
     ck_assert_uint_eq(moved(*snapshot().process()), sent);
     ck_assert_uint_eq(moved(block("endpoint", 0)), 0);
   }
-}
-
-// --- who started it -----------------------------------------------------------------------------
-
-struct IdentityCase {
-  std::vector<std::pair<const char*, const char*>> variables;
-  const char* launcher;
-  uint64_t rank, ranks, local_rank;
-  const char* job;
-};
-
-constexpr uint64_t kNone = UINT64_MAX;
-const IdentityCase kIdentities[] = {
-    {{}, "", kNone, kNone, kNone, ""},
-    {{{"OMPI_COMM_WORLD_RANK", "3"},
-      {"OMPI_COMM_WORLD_SIZE", "16"},
-      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-      {"PMIX_RANK", "3"},
-      {"PMIX_NAMESPACE", "4242.1"}},
-     "openmpi",
-     3,
-     16,
-     1,
-     "4242.1"},
-    {{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}}, "mpich", 2, 4, 0, ""},
-    {{{"PMIX_RANK", "7"}, {"PMIX_NAMESPACE", "job"}}, "pmix", 7, kNone, kNone, "job"},
-    {{{"SLURM_PROCID", "5"},
-      {"SLURM_NTASKS", "8"},
-      {"SLURM_LOCALID", "2"},
-      {"SLURM_JOB_ID", "88121"}},
-     "slurm",
-     5,
-     8,
-     2,
-     "88121"},
-    // What mpirun starts in the script of a Slurm job inherits the script's rank.
-    {{{"SLURM_PROCID", "0"},
-      {"SLURM_JOB_ID", "88121"},
-      {"OMPI_COMM_WORLD_RANK", "9"},
-      {"PMIX_NAMESPACE", "4242.1"}},
-     "openmpi",
-     9,
-     kNone,
-     kNone,
-     "88121"},
-    {{{"TORCHELASTIC_RUN_ID", "run"},
-      {"RANK", "1"},
-      {"WORLD_SIZE", "2"},
-      {"LOCAL_RANK", "1"},
-      {"SLURM_PROCID", "0"}},
-     "torchrun",
-     1,
-     2,
-     1,
-     "run"},
-    {{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, "", kNone, kNone, kNone, ""},
-    {{{"OMPI_COMM_WORLD_RANK", "-1"}, {"OMPI_COMM_WORLD_SIZE", "4x"}},
-     "openmpi",
-     kNone,
-     kNone,
-     kNone,
-     ""},
-};
-
-TEST(rank_and_job_are_those_that_the_launcher_tells, std::size(kIdentities)) {
-  for (const IdentityCase& c : kIdentities)
-    for (const auto& [name, value] : c.variables) unsetenv(name);
-  const IdentityCase& c = kIdentities[_i];
-  for (const auto& [name, value] : c.variables) setenv(name, value, 1);
-  const auto identity = erdma::fabric::read_job_identity();
-  check_text(identity.launcher, c.launcher);
-  ck_assert_uint_eq(identity.rank, c.rank);
-  ck_assert_uint_eq(identity.ranks, c.ranks);
-  ck_assert_uint_eq(identity.local_rank, c.local_rank);
-  check_text(identity.job, c.job);
-  const EndpointStatistics statistics(true);
-  const Snapshot all = snapshot();
-  ck_assert_uint_eq(all.process()->number("rank").value_or(kNone), c.rank);
-  check_text(all.process()->text("job"), c.job);
 }
 
 }  // namespace

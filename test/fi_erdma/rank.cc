@@ -2,6 +2,8 @@
 //   name              -> its address, in hexadecimal
 //   peer ADDRESS      -> number of the peer
 //   send PEER TAG SIZE COUNT [gpu], recv PEER|any TAG SIZE [gpu] -> ok, once posted
+//   inject PEER TAG   -> ok, once a byte is injected
+//   close             -> ok, once the endpoint is closed
 //   complete N        -> ok, after N completions
 //   poll, compute     -> ok, and then it polls or computes until SIGUSR1, and answers once more
 //   wait              -> ok, and then it sleeps in a call of libfabric
@@ -179,6 +181,11 @@ void obey(const std::string& line) {
   } else if (command == "recv") {
     words >> address >> tag >> size >> kind;
     receive(address == "any" ? FI_ADDR_UNSPEC : std::stoull(address), tag, size, kind == "gpu");
+  } else if (command == "inject") {
+    words >> address >> tag;
+    expect("inject", fi_tinject(g_ep, "x", 1, std::stoull(address), tag));
+  } else if (command == "close") {
+    expect("close", fi_close(&g_ep->fid));
   } else if (command == "complete") {
     words >> count;
     while (g_done < count) poll();

@@ -1,6 +1,8 @@
 // Has an enabled endpoint until its input ends, for program.py. A line "SIZE COUNT" has a second
 // endpoint send so many messages to the first, and "done" follows. A line "poll" has it poll for
-// what does not come, after "polls", until SIGUSR1.
+// what does not come, after "polls", until SIGUSR1. A line "reopen" has it open a third endpoint
+// and close it again, and "done" follows. A line "more COUNT" has it open so many endpoints and
+// keep them.
 #include <unistd.h>
 
 #include <csignal>
@@ -96,12 +98,28 @@ int main() {
   std::puts("ready");
   std::fflush(stdout);
   fi_addr_t address = FI_ADDR_UNSPEC;
+  std::vector<Port> kept;
   char line[64];
   while (std::fgets(line, sizeof(line), stdin)) {
     if (std::strcmp(line, "poll\n") == 0) {
       std::puts("polls");
       std::fflush(stdout);
       while (g_polls) (void)first.completions();
+      continue;
+    }
+    if (std::strcmp(line, "reopen\n") == 0) {
+      Port third;
+      third.open(domain, info);
+      third.close();
+      std::puts("done");
+      std::fflush(stdout);
+      continue;
+    }
+    if (std::strncmp(line, "more ", 5) == 0) {
+      for (unsigned long i = std::strtoul(line + 5, nullptr, 10); i > 0; --i)
+        kept.emplace_back().open(domain, info);
+      std::puts("done");
+      std::fflush(stdout);
       continue;
     }
     char* rest = nullptr;
@@ -114,6 +132,7 @@ int main() {
     std::puts("done");
     std::fflush(stdout);
   }
+  for (Port& port : kept) port.close();
   if (second.ep) second.close();
   first.close();
   for (fid* const object : {&domain->fid, &fabric->fid}) expect("close", fi_close(object));

@@ -8,18 +8,21 @@ namespace fi_erdma::pair {
 namespace {
 
 struct Counter {
-  const char* name;  ///< in the page
+  const char* name;  ///< name of the counter in the page
   uint64_t PathBytes::*bytes;
-  const char* how;  ///< "N bytes ..."; null: no bytes
-  const char* way;  ///< a word for it; null: no way of its own
+  const char* how;  ///< the words after "N bytes"; null: the counter is not in bytes
+  const char* way;  ///< name of the path; null: not a path of its own
 };
 constexpr Counter kCounters[] = {
     {"shm_ring_bytes", &PathBytes::rings, "through rings", "shm ring"},
+    {"shm_byte_ring_bytes", &PathBytes::byte_ring, "of those through rings longer than a slot",
+     nullptr},
     {"shm_cma_read_bytes", &PathBytes::cma_read, "by CMA read", "CMA reads"},
     {"shm_cma_write_bytes", &PathBytes::cma_write, "by CMA write", "CMA writes"},
     {"shm_copied_in_bytes", &PathBytes::copied, "copied through shared memory", "shm copied"},
     {"shm_cma_refusals", &PathBytes::refusals, nullptr, nullptr},
     {"nic_packet_bytes", &PathBytes::nic_packets, "in packets of the NIC", "NIC packets"},
+    {"nic_fetched_bytes", &PathBytes::nic_fetched, "of those in packets not sent inline", nullptr},
     {"nic_read_bytes", &PathBytes::nic_read, "by RDMA READ", "RDMA READ"},
     {"nic_write_bytes", &PathBytes::nic_write, "by RDMA WRITE", "RDMA WRITE"},
     {"nic_copied_bytes", &PathBytes::nic_copied, "of those of the NIC copied", nullptr}};
@@ -66,7 +69,7 @@ Json PathBytes::to_json() const {
   return json;
 }
 
-/// The blocks of endpoints have the sums of their peers.
+/// The blocks of endpoints already include the counters of their peers.
 PathBytes bytes_told() {
   const Process self = this_process();
   PathBytes bytes;
