@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The library exports fi_prov_ini and nothing else: no weak std:: symbol that could meet another
-# libstdc++ user's in one process.
+# Checks that the library exports only fi_prov_ini: no weak std:: symbol that could conflict with those of
+# another library in the process.
 library=${ERDMA_LIBRARY:-${top_builddir:-.}/.libs/liberdma-fi.so}
 [ -f "$library" ] || { echo "$library does not exist"; exit 1; }
 exports=$(nm -D --defined-only "$library" | awk '{ print $NF }' | sort)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/hardware/first-hour.sh says no more than its steps showed: verdicts on facts that are made up here. And it refuses
-# what it can't do.
+# Checks that test/hardware/first-hour.sh claims no more than its steps showed, with invented facts, and that it refuses
+# tasks that it cannot do.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0"
 set -u
 top=$(cd "${srcdir:-.}" && pwd) || exit 1
@@ -21,7 +21,7 @@ build=$tree/build role=client limit=1000 raw=$tree/raw mine=$tree/raw/client los
 # shellcheck source=test/hardware/verdicts.sh
 . "$top/test/hardware/verdicts.sh"
 
-# begin VERDICTS: of which function, with no facts yet.
+# begin VERDICTS: tests this function, without any facts yet.
 begin() { verdicts=$1 && rm -rf "$raw" && mkdir -p "$raw/client" "$raw/server"; }
 # step SIDE STEP STATUS FACT...
 step() {
@@ -41,7 +41,7 @@ gives() {
 
 begin of_machines
 gives 'not known' adapter 'limits: it was not reached'
-gives 'not known' adapter device_list.cc # from the page
+gives 'not known' adapter device_list.cc # from docs/hardware.md
 step client limits 0 'port ACTIVE'
 gives 'not known' adapter 'nothing came from the other machine'
 step server limits 77
@@ -52,7 +52,7 @@ both_ran limits 0 'max_qp 10' 'max_mr 20' 'vectors 2' 'page_size 4096'
 gives held regions
 gives held vectors
 gives held pages
-gives 'does not hold' gid # neither of them was told
+gives 'does not hold' gid # neither fact is known
 step server limits 0 'max_qp 10' 'max_mr 19' 'vectors 1' 'page_size 65536' 'gid a' 'mac a'
 gives 'does not hold' regions
 gives 'does not hold' vectors
@@ -89,7 +89,7 @@ mine=$raw/client seconds=15
 record pingpong_msg 124
 gives 'not known' suite_pingpong_msg 'it did not end within the 15 s that were left'
 
-# --- what a step leaves running is ended
+# --- processes that a step leaves behind are ended
 begin of_endings
 running=closes
 from_other=0 to_other=1

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Each FI_ERDMA_* variable of fabric/env.cc is in the manual page, and the other way round. The
-# README names none that does not exist.
+# Checks that each FI_ERDMA_* variable of fabric/env.cc is in the manual page, and the other way round, and that the
+# README names only existing ones.
 cd "${srcdir:-.}" || exit 1
 bad=0
 names() { grep -ohE 'FI_ERDMA_[A-Z0-9_]*[A-Z0-9]' "$@" | sort -u; }

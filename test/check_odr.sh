@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# No program of tests has two classes, or two inline functions, of one name in one namespace: the
-# linker would take one of them for both. Helpers of a file stand in an anonymous namespace.
+# Checks that no test program has two classes or inline functions of the same name in one namespace: the
+# linker would use one of them for both. Helpers of a file belong into an anonymous namespace.
 command -v perl >/dev/null || exit 77
 cd "${srcdir:-.}" || exit 1
 exec perl -w - <<'END_OF_PERL'
@@ -38,7 +38,7 @@ sub scan {
   return $found;
 }
 
-# All files of a program.
+# Returns all files of a program.
 sub closure {
   my %seen;
   while (defined(my $path = shift)) {
@@ -61,7 +61,7 @@ for my $program (sort keys %sources) {
   for my $path (@product, closure(@{$sources{$program}})) {
     for my $name (sort keys %{scan($path)->{names}}) {
       my $other = $place{$name};
-      # A stand-in has the name of what it stands in for, on purpose.
+      # A stand-in intentionally has the name of the class that it replaces.
       if ($other && !($other =~ m{^prov/} && $path =~ m{^test/fake/})) {
         print "$name is in $other and in $path, which are in one program ($program)\n";
         $bad = 1;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# run-tests counts what ran, refuses what ran nothing, and leaves no process behind: its stages, with
-# make and compilers that only note how they were called.
+# Checks that run-tests counts its tests, fails a stage without tests, and leaves no process behind. make and the
+# compilers are replaced by scripts that only record their arguments.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0"
 set -u
 source=$(cd "${srcdir:-.}" && pwd) || exit 1
@@ -10,8 +10,8 @@ trap 'rm -rf "$tree"' EXIT
 bad=0
 unset CK_RUN_SUITE CK_RUN_CASE CK_INCLUDE_TAGS CK_EXCLUDE_TAGS GIT_DIR GIT_WORK_TREE
 
-# expect WHAT STATUS TEXT COMMAND...: the command ends with the status, and its output has the text, a
-# regular expression of which ^ is the begin of a line.
+# expect WHAT STATUS TEXT COMMAND...: checks that the command ends with the status, and that its output matches the
+# regular expression TEXT, in which ^ is the beginning of a line.
 expect() {
   local what=$1 wanted=$2 text=$3 output status=0
   shift 3
@@ -57,7 +57,7 @@ expect 'a lane that dies' 1 '^1 passed, 1 failed' stages "$dying; beside dies li
 expect 'a lane that dies is named' 1 '^FAIL: dies ended with status 137' stages \
   "$dying; beside dies lives; finish"
 
-# interrupted SCRIPT: SIGTERM, once a command of a stage runs, ends all processes: they share a pipe.
+# interrupted SCRIPT: checks that SIGTERM during a stage ends all processes, which share a pipe.
 interrupted() {
   local runner leader='' status=0
   rm -f "$tree/held" "$tree/begun"
@@ -89,8 +89,9 @@ cat >"$tree/bin/make" <<'MAKE'
 #!/bin/sh
 echo "$* ${CK_RUN_CASE:+filtered}" >>"$tree/made"
 case " $* " in *' check '*)
-  echo ':global-test-result: PASS' >"$tree/build/test/a_test.trs"
-  echo '100%: Checks: 1, Failures: 0, Errors: 0' >"$tree/build/test/a_test.log" ;;
+  mkdir -p "$2/test"
+  echo ':global-test-result: PASS' >"$2/test/a_test.trs"
+  echo '100%: Checks: 1, Failures: 0, Errors: 0' >"$2/test/a_test.log" ;;
 esac
 MAKE
 chmod +x "$tree/bin/make"
@@ -107,6 +108,18 @@ echo '--enable-werror --enable-precompiled --enable-sanitizer=address,undefined 
   >"$tree/build/address/options"
 expect 'tests have flags of their own' 0 \
   '^made: .* check TESTS= CXXFLAGS=-O0 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O0 -g1 -D_GLIBCXX_ASSERTIONS *$' run_and_show address-build
+mkdir -p "$tree/build/thread/test"
+touch "$tree/build/thread/Makefile" "$tree/test/slow_test.cc"
+echo '--enable-werror --enable-precompiled --enable-sanitizer=thread --enable-joined=all CXXFLAGS=-O1 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O1 -g1' \
+  >"$tree/build/thread/options"
+printf '%s\n' '# A list.' '' 'absent why' >"$tree/test/thread.lacking"
+expect 'a suite to leave out that does not exist' 1 'absent: no such suite' run thread
+echo 'slow takes long' >"$tree/test/thread.lacking"
+if g++ -fsanitize=thread -x c++ -o "$tree/probe" - <<<'int main() {}' 2>/dev/null && setarch "$(uname -m)" -R "$tree/probe"; then
+  expect 'a suite that is left out' 0 '^made: .*filter-out test/slow_test.cc,' run_and_show thread
+  expect 'it counts as skipped' 0 '^1 passed, 0 failed, 1 skipped' run thread
+  expect 'its reason' 0 '^ *SKIP: slow: takes long' run thread
+fi
 # shellcheck disable=SC2097,SC2098
 CK_RUN_CASE=none expect 'an inherited filter' 0 '^1 passed' run_and_show check
 ! grep -q filtered "$tree/made" || { echo 'a filter of the environment reaches the tests'; bad=1; }
@@ -120,7 +133,7 @@ if [ "$(uname -m)" = x86_64 ]; then
   expect 'the limit of the virtual machine for NICs' 0 'in (1[89]|20)..' cat "$logs/vm-nic.log"
 fi
 
-# No release of Debian without its archive, nor without root.
+# The matrix needs the archive of Debian, and root.
 mkdir -p "$tree/test/matrix"
 cp "$source/test/matrix/run.sh" "$tree/test/matrix/"
 printf '#!/bin/sh\necho no archive\nexit 1\n' >"$tree/bin/debootstrap"

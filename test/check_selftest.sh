@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Proves that each structure test can fail: a small tree that passes all of them, then one planted
+# Proves that each structure test can fail: it creates a small tree that passes all of them, then plants one
 # violation at a time, which the right test must refuse.
 checks=$(cd "${srcdir:-.}/test" && pwd) || exit 1
 folder=$(mktemp -d "${TMPDIR:-/tmp}/erdma-selftest.XXXXXX") || exit 1
@@ -155,7 +155,7 @@ plant_clean
 awk 'BEGIN { for (i = 0; i < 601; i++) print "int x" i ";" }' >"$folder/$p/util/long.cc"
 verdict check_sizes.sh refuse 'a file of 601 lines'
 
-# Classes. class_of METHODS WORD: a class C with so many methods, each declared with WORD.
+# Classes. class_of METHODS WORD: prints a class C with METHODS methods, each declared with WORD.
 class_of() {
   plant_clean
   awk -v n="$1" -v word="$2" 'BEGIN {
@@ -193,7 +193,7 @@ echo 'namespace erdma::util { namespace { int g() { return 1; } } std::map<int, 
   >"$folder/$p/util/d.cc"
 verdict check_classes.sh refuse 'a class in two files'
 
-# Exports: any other library has some.
+# Exports: any other library exports further symbols.
 library=$(ldconfig -p 2>/dev/null | awk '/libfabric\.so/ { print $NF; exit }')
 if [ -n "$library" ]; then
   ERDMA_LIBRARY=$library

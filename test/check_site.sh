@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The documents become pages for a browser without a warning, and links between these hold; a link that does not is
-# found. Skipped without mkdocs.
+# Checks that mkdocs turns the documents into a web site without a warning, and that it finds broken links. Skipped
+# without mkdocs.
 cd "${srcdir:-.}" || exit 1
 /usr/bin/python3 -c 'import mkdocs' 2>/dev/null || { echo 'mkdocs is not installed'; exit 77; }
 folder=$(mktemp -d) || exit 1
@@ -9,11 +9,11 @@ trap 'rm -rf "$folder"' EXIT
 /usr/bin/python3 docs/build-site "$folder/site" || exit 1
 grep -q 'class="toctree-l1' "$folder/site/index.html" || { echo 'the first page has no menu'; exit 1; }
 
-# A tree of one page and the menu that leads to it.
+# Creates a tree with one page and a menu entry for it.
 mkdir "$folder/docs" || exit 1
 cp docs/build-site "$folder/docs" || exit 1
 printf 'site_name: one\ntheme: readthedocs\n' >"$folder/docs/mkdocs.yml"
-# refused TEXT: the page that has it is refused.
+# refused TEXT: checks that a page with this text is refused.
 refused() {
   printf '# A head\n\n%s\n' "$1" >"$folder/README.md"
   if /usr/bin/python3 "$folder/docs/build-site" "$folder/one" >"$folder/log" 2>&1; then

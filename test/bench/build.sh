@@ -2,7 +2,7 @@
 # To be sourced by the benchmarks. The caller has set $here, $clients and $bin.
 # shellcheck shell=bash disable=SC2154
 
-# compile PROGRAM SOURCE... [-lLIBRARY...]: unless it is newer than what it is made of.
+# compile PROGRAM SOURCE... [-lLIBRARY...]: compiles the program unless it is newer than its sources.
 compile() {
   local program=$bin/$1 flags=()
   local sources=("${@:2}" "$clients/fi_common.cc" "$clients/fi_node.cc")
@@ -19,7 +19,7 @@ compile_pair_bench() {
   compile fi_pair_bench "$here"/{fi_pair_bench,machine,matching,memory,one_sided,plan,speed}.cc
 }
 
-# compile_ucx_bench: against UCX=PREFIX, else the UCX of the system; sets $ucx_bench.
+# compile_ucx_bench: compiles it with UCX=PREFIX, or with the UCX of the system, and sets $ucx_bench.
 compile_ucx_bench() {
   local flags=() folder
   ucx_bench=$bin/ucx_pair_bench

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# guest.sh TOP BIN PROVIDER_PATH ROUNDS: what vm.sh beside it runs in the machine: fi_pair_bench
-# between two hosts, beside perftest on the same adapters, in turn. Samples go to /out.
+# guest.sh TOP BIN PROVIDER_PATH ROUNDS: vm.sh runs it in the virtual machine. It runs fi_pair_bench and perftest
+# between two hosts on the same NICs, in turn, and writes samples to /out.
 set -u
 top=$1 bin=$2 rounds=$4
 export FI_PROVIDER=erdma FI_PROVIDER_PATH=$3 ERDMA_HOSTS=A,B
@@ -11,16 +11,16 @@ export FI_PROVIDER=erdma FI_PROVIDER_PATH=$3 ERDMA_HOSTS=A,B
 . "$top/test/lib/hosts.sh"
 # shellcheck source=test/vm/adapters.sh
 . "$top/test/vm/adapters.sh"
-echo # the console's own noise ends here
+echo # ends a line of the console
 make_adapters || exit 1
 log=/out/guest.log
 : >"$log"
 
-# sample PEER KEY: the value on standard input becomes a sample.
+# sample PEER KEY: records the value on standard input as a sample.
 sample() { awk -v OFS='\t' -v r="$round" -v p="$1" -v k="$2" 'NF { print r, p, k, $1 }'; }
 
-# How the adapter is chosen, and what connects: rdma_cm where it is iWARP; rxe has it in the first
-# namespace only, so perftest's own TCP connection. The data path is the same.
+# Options to choose the NIC and the kind of connection: rdma_cm for iWARP. For rxe, rdma_cm works only in the first
+# network namespace, so perftest uses its own TCP connection. The data path is the same.
 # shellcheck disable=SC2034
 siw=(-R) rxe=(-x 1)
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/bench/nic.sh [--quick] [--rounds N] [--realtime]: the NIC transport on the simulated adapter
-# (test/softerdma), beside what the adapter does without a library on top (raw_verbs), in turn, round
-# after round. Prints a table; writes bench-nic.txt and the samples to $top_builddir. Options as of run.sh.
-# BENCH_RXM=1 measures libfabric's verbs;ofi_rxm there too.
+# test/bench/nic.sh [--quick] [--rounds N] [--realtime]: measures the NIC transport on the simulated NIC
+# (test/softerdma) and a bare verbs loop on the same NIC (raw_verbs), in turn, round
+# after round. Prints a table; writes bench-nic.txt and the samples to $top_builddir. Has the options of run.sh.
+# BENCH_RXM=1 also measures libfabric's verbs;ofi_rxm.
 set -u -o pipefail
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)
@@ -41,7 +41,7 @@ build_programs() {
     compile fi_many "$clients/fi_many.cc"
 }
 
-# measure PEER COMMAND...: lines "key value" become samples of this round.
+# measure PEER COMMAND...: records the lines "key value" of the command as samples of this round.
 measure() {
   local peer=$1
   shift
@@ -51,7 +51,7 @@ measure() {
   fi
 }
 
-# many NAME LIMIT ARGUMENT...: the closing line of fi_many, as samples.
+# many NAME LIMIT ARGUMENT...: records the last line of fi_many as samples.
 many() {
   local name=$1 limit=$2 line
   shift 2
@@ -68,15 +68,15 @@ build_programs >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die 'building the progr
 unset FI_ERDMA_DEVICE
 export BENCH_SIZES='8 1048576' BENCH_BUDGET_MS=20
 export FI_PROVIDER=erdma FI_ERDMA_SHM=off SOFTERDMA_PERSONALITY=${SOFTERDMA_PERSONALITY:-standard}
-# In memory: making and removing files on a disk would be most of what a connection costs there.
+# In memory, because creating and removing files on a disk would dominate the cost of a connection.
 SOFTERDMA_DIR=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
 export SOFTERDMA_DIR
 trap 'rm -rf "$SOFTERDMA_DIR"' EXIT
 address=$(LD_PRELOAD=$softerdma fi_info -p erdma -v 2>>"$log" |
   sed -nE 's,.*src_addr: fi_sockaddr_in://([0-9.]+):.*,\1,p' | head -n 1)
 [ -n "$address" ] || { tail -n 5 "$log" >&2; die 'the provider does not see the simulated adapter'; }
-# What that needs, and an eRDMA NIC does not have: an address of the loopback, a passive side that
-# may send first. One piece to a receive, it has to be told.
+# verbs;ofi_rxm needs features that an eRDMA NIC lacks: a loopback address, and a passive side that
+# may send first. It must also be told to use one segment for each receive.
 rxm=('FI_PROVIDER=verbs;ofi_rxm' SOFTERDMA_LOOPBACK=1 SOFTERDMA_PASSIVE_FIRST=1 FI_VERBS_RX_IOV_LIMIT=1)
 begin=$SECONDS
 for ((round = 1; round <= rounds; ++round)); do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/bench/run.sh [--quick|--tiny] [--rounds N] [--only STAGES] [--realtime]: erdma and the other
-# ways between processes of one host, each in turn, round after round, so that what the host does
-# meanwhile strikes all alike. Prints a table; writes bench.txt, bench.json and the samples to
+# test/bench/run.sh [--quick|--tiny] [--rounds N] [--only STAGES] [--realtime]: measures erdma and its
+# competitors between processes of one host, in turn, round after round, so that other load on the
+# host affects all alike. Prints a table; writes bench.txt, bench.json and the samples to
 # $top_builddir. docs/benchmarks.md explains the options and variables. A peer that is not installed
 # is skipped.
 set -u -o pipefail
@@ -32,7 +32,7 @@ for stage in $stages; do
 done
 limit=200 senders='2 8 32' ranks='2 4 8 16' collective_sizes='8 1024 16384 65536 1048576'
 case $set in
-  tiny) # shows that everything runs; the figures mean nothing
+  tiny) # only checks that everything runs
     default_rounds=1 sizes='8 65536' budget=0.2 senders=2 ranks='2 4' collective_sizes='8 65536'
     ;;
   quick)
@@ -58,7 +58,7 @@ bin=$build/bench samples=$build/bench/samples.tsv log=$build/bench/run.log
 rt=()
 if [ -n "$realtime" ]; then
   chrt -r 10 true 2>/dev/null || die '--realtime: no right to use SCHED_RR here (root has it)'
-  rt=(chrt -r 10) # never FIFO: a provider's own thread needs time on the same core
+  rt=(chrt -r 10) # not FIFO: a thread of a provider needs time on the same core
 fi
 
 build_programs() {
@@ -76,11 +76,11 @@ build_programs() {
   done
 }
 
-# record PEER: lines "key value" become samples of this round.
+# record PEER: records lines "key value" as samples of this round.
 record() { awk -v OFS='\t' -v r="$turn" -v p="$1" 'NF == 2 { print r, p, $1, $2 }' >>"$samples"; }
 
-# measure PEER COMMAND...: a failure is told once; the table shows what is missing. What ran into the
-# limit is not tried again.
+# measure PEER COMMAND...: runs and records the command. It reports a failure once; the table shows what is missing. A
+# command that ran into the time limit is not tried again.
 measure() {
   local peer=$1 start=$SECONDS status
   shift
@@ -95,7 +95,7 @@ measure() {
   echo "# turn $turn: $peer, $*: $((SECONDS - start)) s" >>"$log"
 }
 
-# fabric PROVIDER ARGUMENT...: the bench of this provider; a peer uses the libfabric of LIBFABRIC.
+# fabric PROVIDER ARGUMENT...: measures this provider; a competitor uses the libfabric of LIBFABRIC.
 fabric() {
   local setting=("FI_PROVIDER=$1")
   [ "$1" = erdma ] || setting=("${peer_libfabric[@]}" "FI_PROVIDER=$1")
@@ -112,7 +112,7 @@ ucx() { # TRANSPORTS ARGUMENT...
   timeout "$limit" env UCX_TLS="$transports" "${rt[@]}" "$ucx_bench" "$@"
 }
 
-# everyone ARGUMENT...: erdma and each peer that is here.
+# everyone ARGUMENT...: measures erdma and each competitor that is installed.
 everyone() {
   local provider
   measure erdma fabric erdma "$@"
@@ -121,7 +121,7 @@ everyone() {
   [ -z "$ucx_bench" ] || measure 'UCX posix+cma' ucx posix,cma,self "$@"
 }
 
-# open_mpi WAY PROGRAM RANKS: ranks that share a core let each other run while they wait.
+# open_mpi WAY PROGRAM RANKS: runs an MPI program. Ranks that share a core yield to each other while they wait.
 open_mpi() {
   local setting=(OMPI_MCA_mpi_yield_when_idle=$(($3 > 2)))
   case $1 in
@@ -185,8 +185,8 @@ find_peers() {
   if ompi_info 2>/dev/null | grep -q 'MCA pml: ucx'; then mpi_peers+=' UCX'; fi
 }
 
-# core_pairs: the nearest and the farthest partner of the first core, if these differ, by the time of
-# a cache line; of many cores only some are tried.
+# core_pairs: prints the nearest and, if it differs, the farthest partner of the first core, by the time to move
+# a cache line. If there are many cores, it tries only some.
 core_pairs() {
   python3 - "$bin/fi_pair_bench" <<'END'
 import os, subprocess, sys

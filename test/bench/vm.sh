@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/bench/vm.sh [--rounds N] [--realtime]: the NIC transport on siw and rxe, between two hosts in
-# the virtual machine of test/vm, beside perftest there. Emulation is slow, and slower for a library's
-# instructions than for waiting: the ratio of 8 bytes is an upper bound. Prints a table; writes
-# bench-vm.txt and the samples to $top_builddir. Says so and ends where the machine can't be made.
+# test/bench/vm.sh [--rounds N] [--realtime]: measures the NIC transport on siw and rxe, compared with perftest,
+# between two hosts in the virtual machine of test/vm. Emulation slows instructions of a library more than
+# waiting, so the ratio of 8 bytes is an upper bound. Prints a table; writes
+# bench-vm.txt and the samples to $top_builddir. Skips, with a message, if the machine cannot be created.
 set -u -o pipefail
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)

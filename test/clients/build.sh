@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Builds the clients in $bin from $here, if they are older than their sources. Stages of run-tests
-# that run beside each other do this: one of them builds, the other waits for it.
+# Builds the clients in $bin from $here, if they are older than their sources. Of several stages of run-tests
+# at one time, one builds them and the others wait for it.
 
 stale() { # stale PROGRAM SOURCE...
   local program=$1 source
@@ -15,7 +15,7 @@ stale() { # stale PROGRAM SOURCE...
 libfabric_flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
   -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
 
-# link PROGRAM COMPILER...: a program has its name once it is whole.
+# link PROGRAM COMPILER...: links a program and gives it its name when it is complete.
 link() {
   "${@:2}" -o "$1.new" && mv "$1.new" "$1"
 }
@@ -45,7 +45,7 @@ build_all() {
   done
 }
 
-# A python3 that has mpi4py and numpy. The first one in PATH may be another than the system's.
+# Finds a python3 that has mpi4py and numpy. The first one in PATH may not be that of the system.
 python_with_mpi() {
   local candidate
   for candidate in python3 /usr/bin/python3; do

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The checks of run.sh. Each runs in a shell of its own with its output in $log; its status is the
-# verdict. From the environment: top, provider, here, bin, logs, log, python.
+# The checks of run.sh. Each runs in a shell of its own with its output in $log; its exit status is the
+# result. Uses from the environment: top, provider, here, bin, logs, log, python.
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 
@@ -10,14 +10,14 @@ wrong() { echo "WRONG: $*"; exit 1; }
 with() { export "$1=$2"; "${@:3}"; }
 needs() { command -v "$1" >/dev/null || skip "there is no $1 here"; }
 
-# refusing CALLS ERRNO: fills `wrapper`. CALLS "none": no wrapper.
+# refusing CALLS ERRNO: sets `wrapper`, to nothing if CALLS is "none".
 refusing() {
   wrapper=()
   [ "$1" = none ] || wrapper=("$bin/refuse_cma" --calls "$1" --errno "$2")
 }
 
-# warnings_match CALLS RANKS: there is one warning per process and peer, and no other. Ranks that
-# exchange no large message need not warn; of two ranks both must.
+# warnings_match CALLS RANKS: checks that there is one warning for each process and peer, and no other. Ranks that
+# exchange no long message need not warn; of two ranks both must.
 warnings_match() {
   [ "$provider" = erdma ] || return 0
   local calls=$1 ranks=$2 count unique directions=0
@@ -39,7 +39,7 @@ warnings_match() {
     wrong 'a warning about reading, which is allowed'
 }
 
-# carried_by_provider CALLS: the counters that are logged at close tell which way the bytes went.
+# carried_by_provider CALLS: checks the path of the bytes by the counters that are logged at close.
 carried_by_provider() {
   [ "$provider" = erdma ] || return 0
   local sums cma_read cma_write copied rings
@@ -63,8 +63,8 @@ carried_by_provider() {
   esac
 }
 
-# The level is info, because the counters are written there; it includes warnings. Runs as user
-# $RUN_AS if that is set.
+# The log level is info, which includes the counters and the warnings. Runs as user $RUN_AS if that is
+# set.
 with_log() {
   local as=()
   [ -z "${RUN_AS:-}" ] ||
@@ -94,7 +94,7 @@ ping() {
   carried_by_provider "$2"
 }
 
-# silent_ping CALLS ERRNO [NAME=VALUE...]: fi_pingpong for a user who set no variable of a log; the
+# silent_ping CALLS ERRNO [NAME=VALUE...]: runs fi_pingpong without any log variable; the
 # provider's lines are then in $log.
 silent_ping() {
   needs fi_pingpong
@@ -110,7 +110,7 @@ silent_ping() {
   [ $status = 0 ] || wrong 'a side failed'
 }
 
-# seen LINES CALLS ERRNO [NAME=VALUE...]: there are LINES lines on standard error, each of another
+# seen LINES CALLS ERRNO [NAME=VALUE...]: checks that there are LINES lines on standard error, each of another
 # process, with cause and remedy.
 seen() {
   [ "$provider" = erdma ] || skip 'other providers have other messages'
@@ -125,13 +125,13 @@ seen() {
   [ "$processes" -eq "$lines" ] || wrong 'a line without cause and remedy, or two of one process'
 }
 
-# seen_in_one_place: if libfabric's log shows warnings, standard error has no further line.
+# seen_in_one_place: checks that standard error has no further line if libfabric's log shows warnings.
 seen_in_one_place() {
   seen 0 readv,writev EPERM FI_LOG_LEVEL=warn FI_LOG_PROV="$provider"
   warnings_match readv,writev 2
 }
 
-# launch RANKS CALLS ERRNO PROGRAM...: runs an MPI job on this node, unless the caller has filled
+# launch RANKS CALLS ERRNO PROGRAM...: runs an MPI job on this node, unless the caller has set
 # `nodes`.
 nodes=()
 launch() {
@@ -151,8 +151,8 @@ mpi() {
   carried_by_provider "$2"
 }
 
-# one_sided RANKS CALLS [ERRNO]: MPI windows by osc/rdma over btl/ofi, which has an endpoint of its
-# own.
+# one_sided RANKS CALLS [ERRNO]: tests MPI windows with osc/rdma over btl/ofi, which has its own
+# endpoint.
 use_one_sided() { export OMPI_MCA_osc=rdma OMPI_MCA_btl=ofi,self; }
 one_sided() {
   [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
@@ -163,7 +163,7 @@ one_sided() {
 }
 
 # one_sided_apart RANKS CALLS [ERRNO]: the same as if on two nodes, so that Open MPI does not use
-# shared memory of its own.
+# its own shared memory.
 one_sided_apart() {
   unshare -u true 2>/dev/null || skip 'no right to make a namespace of host names'
   use_agent "$top/test/lib/node_agent.sh"
@@ -180,7 +180,7 @@ mpi_without_cma() {
 }
 
 # in_private_mounts COMMAND...: runs COMMAND with a /dev/shm of 64 MiB and, unless the tested build
-# is in /tmp, with a /tmp of its own; $private_tmp tells.
+# is in /tmp, with its own /tmp; then $private_tmp is set.
 private_tmp=yes
 case $bin:${FI_PROVIDER_PATH:-} in /tmp/* | *:/tmp/*) private_tmp= ;; esac
 in_private_mounts() {
@@ -270,20 +270,20 @@ hpcc_small() {
   rm -rf "$PWD"
 }
 
-# The libfabric programs, which check themselves. Only warnings are logged; counters of thousands of
+# Programs for libfabric that check themselves. Only warnings are logged, because counters of thousands of
 # processes would fill the log.
 stress() { env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$bin/$1" "${@:2}"; }
 stress_refused() {
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$bin/refuse_cma" "$bin/$1" "${@:2}" || return
   [ "$provider" != erdma ] || grep -qi 'continuing by copy' "$log" || wrong 'no warning at all'
 }
-# Files that are left behind are an error if no other program can leave any there.
+# Files that are left behind are an error, unless other programs may have left them there.
 kill_stress_private() {
   in_private_mounts "$bin/fi_kill_stress" "$@" ${private_tmp:+--strict}
 }
 
-# own COMMAND [OPTION...]: a subcommand of fi_erdma that moves bytes. Status 1: it can't be tried here,
-# with which sanitizers would end it, too. own_environment: VARIABLE=VALUE...
+# own COMMAND [OPTION...]: runs a subcommand of fi_erdma that moves bytes. Its status 1 means that it cannot be tried
+# here, but sanitizers use this status as well. own_environment: VARIABLE=VALUE...
 own_environment=()
 own() {
   local status=0
@@ -294,7 +294,7 @@ own() {
   [ "$status" != 1 ] || exit 77
   return "$status"
 }
-# own_fails WHY COMMAND [OPTION...]: it must fail, for the reason WHY.
+# own_fails WHY COMMAND [OPTION...]: checks that the subcommand fails with the text WHY.
 own_fails() {
   local why=$1 status=0
   shift

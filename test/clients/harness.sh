@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Runs the functions of checks.sh one by one and counts results. The caller sets here, logs and
+# Runs the functions of checks.sh one by one and counts the results. The caller sets here, logs and
 # filter; more_checks (exported) names a further file with checks.
 
 passed=0 failed=0 skipped=0
 
-# check NAME SECONDS COMMAND...: exit status 0 passes, 77 is a skip whose reason is the last line.
+# check NAME SECONDS COMMAND...: runs a check. Status 0 is a pass; 77 is a skip, with the reason in the last line.
 check() {
   local name=$1 limit=$2 status=0 begin=$SECONDS
   shift 2
@@ -28,7 +28,7 @@ check() {
   esac
 }
 
-# summarize WHAT: prints the closing line; status 1 if a check failed.
+# summarize WHAT: prints the last line; returns 1 if a check failed.
 summarize() {
   echo "# $1: $passed passed, $failed failed, $skipped skipped"
   [ "$failed" -eq 0 ]

@@ -22,7 +22,7 @@ build() {
     { echo 'FAIL: gpu_pair cannot be built'; exit 1; }
 }
 
-# Every library that the program and the provider need, but for those of the C library itself.
+# Prints every library that the program and the provider need, except those of the C library.
 pack() {
   build
   folder=$(mktemp -d) || exit 1
@@ -38,7 +38,7 @@ pack() {
 
 failed=0 slow=0
 export FI_LOG_LEVEL=${FI_LOG_LEVEL:-warn} FI_LOG_PROV=${FI_LOG_PROV:-erdma}
-# as PROVIDER COMMAND...: erdma on this host alone, without a NIC.
+# as PROVIDER COMMAND...: runs the command with the provider; erdma uses only shared memory.
 as() {
   local provider=$1
   shift
@@ -60,7 +60,7 @@ check() { # NAME COMMAND...
   esac
 }
 us() { "$@" 2>"$errors" || { tail -n 1 "$errors" >&2; echo -; }; }
-# row BYTES: the table's. Less than 1 is faster than the other; a time that is not there is "-".
+# row BYTES: prints a row of the table. A ratio below 1 means that erdma is faster; "-" means that a time is missing.
 row() {
   local ours staged theirs=- plain
   ours=$(us as erdma "$program" time erdma "$1" "$rounds" | tail -n 1)

@@ -52,7 +52,7 @@ raw=$out/raw mine=$out/raw/$role probe=$build/test/hardware/probe
 . "$here/verdicts.sh"
 for each in ${only//,/ }; do is_step "$each" || die "there is no step '$each'; there are: $(all_steps | tr '\n' ' ')"; done
 
-# --- before the clock runs: what was not built
+# --- programs that are not built yet, before the time limit starts
 old_probe=
 prepare() {
   if [ ! -x "$probe" ] ||
@@ -69,9 +69,9 @@ prepare() {
     _ "$top" "$clients" >>"$mine/build.txt" 2>&1 </dev/null
 }
 
-# --- how the two scripts agree: lines, over one connection
+# --- the two scripts exchange lines over one connection
 meet() {
-  # The numbers go with the process, which therefore waits for a word.
+  # The descriptors close with the process, which therefore waits for a line.
   coproc RELAY { read -r && exec timeout -k 5 $((limit + 700)) "$probe" relay "$host" "$port" 2>"$mine/relay.txt"; }
   # shellcheck disable=SC2153
   relay_pid=$RELAY_PID
@@ -83,7 +83,7 @@ meet() {
   say "This machine is $own, the other one $peer."
 }
 tell() { [ -n "$lost" ] || printf '%s\n' "$*" >&"$to_other" || lost=yes; }
-# hear SECONDS: the next line, in `heard`.
+# hear SECONDS: reads the next line into `heard`.
 hear() {
   heard=
   [ -n "$lost" ] || read -r -t "$1" -u "$from_other" heard || lost=yes
@@ -92,7 +92,7 @@ hear() {
 lost=
 trap : PIPE
 
-# --- the server does what it is told, of what it knows
+# --- the server executes the steps that the client names, if it knows them
 serve() {
   local word step rest
   while hear 900; do
@@ -123,10 +123,10 @@ begin_step() {
   put_back
   tell "cannot $1 $(cause_of server "$1")"
 }
-# It may stay for a while, to see what its peer's end brings.
+# The program may run on for a while, to see the effects of the end of its peer.
 end_step() {
   case $running in
-    ports | no_listener) settle 0 ;; # they wait for whoever comes
+    ports | no_listener) settle 0 ;; # these wait for any connection
     *) settle 15 ;;
   esac
   put_back
@@ -144,11 +144,11 @@ fetch_files() {
     say 'What programs said on the other machine did not come whole.'
 }
 
-# --- the client says what is to be done
+# --- the client names the steps
 drive() {
   local step kind begin
   tell own
-  hear 60 # if not: what needs one machine runs
+  hear 60 # without a server, only the steps on one machine run
   read -r _ other_device <<<"$heard"
   device_is "$own"
   say "Its adapter is ${device:-unknown}, that of the other machine: ${other_device:-unknown}."
@@ -192,7 +192,7 @@ finish() {
 trap finish EXIT
 trap 'exit 1' INT TERM HUP
 
-# Read whole before it runs: the file may change meanwhile.
+# The shell reads the whole function before it runs it, since the file may change meanwhile.
 main() {
   ulimit -l unlimited 2>/dev/null
   prepare
@@ -208,7 +208,7 @@ main() {
   fetch_files
   tell bye
   write_report >"$out/report.md" || exit 1
-  tar czf "$out/raw.tar.gz" -C "$out" raw || say "$out/raw.tar.gz is not whole: $out/raw is." # one that is stuck may write
+  tar czf "$out/raw.tar.gz" -C "$out" raw || say "$out/raw.tar.gz is not whole: $out/raw is." # a hung program may still write
   sed -n '/^## /q; p' "$out/report.md"
   say "The report: $out/report.md"
 }

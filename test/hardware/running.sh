@@ -1,20 +1,20 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Programs that have an end, and what is kept of each: $mine/STEP.txt, its output; STEP.status, that of its exit,
-# "short" (the time that was left was less than it has), or "stuck"; and STEP.cause, a line, unless the status
+# Runs programs with a time limit and keeps the results of each: $mine/STEP.txt with its output; STEP.status with its exit
+# status, "short" (the remaining time was less than its limit) or "stuck"; and STEP.cause with one line, unless the status
 # is 0. Sourced by first-hour.sh.
 
-# start SECONDS FILE COMMAND...: in the background; await() tells when it has ended.
+# start SECONDS FILE COMMAND...: starts the command in the background; await() waits for its end.
 start() {
   local file=$2
   seconds=$1
   shift 2
-  # Whoever of its processes is left holds the pipe. The lines to the other machine are not its business.
+  # Any of its processes that still runs holds the pipe. It does not get the connection to the other machine.
   exec {pipe}< <(exec {from_other}<&- {to_other}>&-
     exec timeout -k 5 "$seconds" "$@" 3>&1 >"$file" 2>&1 </dev/null)
   running_pid=$!
 }
-# await SECONDS: its `status`, or status 1 of this function: it still runs.
+# await SECONDS: sets `status`; returns 1 if the command still runs.
 await() {
   local rc=0
   read -r -t "$1" -u "$pipe" _ || rc=$?
@@ -26,14 +26,14 @@ await() {
   running_pid=
 }
 stop() { kill "$running_pid" 2>/dev/null; }
-# A process that waits in the kernel can't be killed.
+# A process that waits in the kernel cannot be killed.
 leave() { exec {pipe}<&-; running_pid=; }
-# bounded SECONDS FILE COMMAND...
+# bounded SECONDS FILE COMMAND...: runs the command with a time limit.
 bounded() {
   start "$@"
   await $(($1 + 25)) || leave
 }
-# settle SECONDS: the step that runs has so much time to end by itself (0: none), and is recorded.
+# settle SECONDS: waits so long for the running step to end by itself, ends it, and records it.
 settle() {
   if [ "$1" = 0 ] || ! await "$1"; then
     stop
@@ -42,7 +42,7 @@ settle() {
   record "$running" "$status"
 }
 
-# record STEP STATUS
+# record STEP STATUS: writes the results of a step.
 record() {
   local status=$2
   [ "$status" != 124 ] || [ "$seconds" -ge "$(column "$1" 3)" ] || status=short
@@ -63,12 +63,12 @@ why_of() {
     *) echo "it ended with status $2${last:+: $last}" ;;
   esac
 }
-# shorten FILE: of a log that nobody reads whole, begin, facts and end.
+# shorten FILE: reduces a long log to its beginning, its facts and its end.
 shorten() {
   [ "$(stat -c %s "$1" 2>/dev/null || echo 0)" -gt 400000 ] || return 0
   { head -c 100000 "$1"; printf '\n[...]\n'; grep -a '^fact ' "$1"; tail -c 100000 "$1"; } >"$1.short" && mv "$1.short" "$1"
 }
-# cannot_run STEP CAUSE
+# cannot_run STEP CAUSE: records that a step cannot run.
 cannot_run() {
   printf '77\n' >"$mine/$1.status"
   printf '%s\n' "$2" >"$mine/$1.cause"
@@ -83,7 +83,7 @@ run_alone() {
   put_back
 }
 
-# status_of SIDE STEP, cause_of SIDE STEP: empty if it did not come to that.
+# status_of SIDE STEP, cause_of SIDE STEP: print the result of a step; empty if it did not run.
 status_of() { cat "$raw/$1/$2.status" 2>/dev/null; }
 cause_of() { cat "$raw/$1/$2.cause" 2>/dev/null; }
 outcome_of() {
@@ -93,8 +93,8 @@ outcome_of() {
   esac
 }
 
-# ready_or_gone STEP: the started program can be reached; status 1: it has ended. No event of another's
-# program tells a script; one that listens nowhere in TCP gets 10 s.
+# ready_or_gone STEP: waits until the started program can be reached; returns 1 if it has ended. Scripts get no event
+# from a program; one that listens on no TCP port gets 10 s.
 ready_or_gone() {
   local tries=100 program=${command[0]##*/} _
   [ "$program" != probe ] || tries=600
@@ -111,9 +111,9 @@ ready_or_gone() {
   [ "$program" != probe ]
 }
 
-# --- settings of the kernel that a step needs, and that are put back
+# --- settings of the kernel that a step needs, and that are restored
 declare -A settings=()
-# set_file FILE TEXT: status 1 if that is not permitted.
+# set_file FILE TEXT: returns 1 if that is not permitted.
 set_file() {
   local before
   before=$(cat "$1" 2>/dev/null) || return 1

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The steps of first-hour.sh: what each runs, on which machine, for how long at most.
-#   both: on each machine, at the same time; pair: a server and a client; here: on the client's alone.
+# The steps of first-hour.sh: the command of each, its machine, and its time limit.
+#   both: on each machine at the same time; pair: a server and a client; here: only on the client's machine.
 clients=$build/clients fi_erdma=$build/prov/fi_erdma/fi_erdma
 step_table='
 uname            both 10
@@ -51,7 +51,7 @@ column() { awk -v step="$1" -v at="$2" '$1 == step { print $at }' <<<"$step_tabl
 all_steps() { awk 'NF { print $1 }' <<<"$step_table"; }
 is_step() { [[ $1 =~ ^[a-z0-9_]+$ ]] && [ -n "$(column "$1" 2)" ]; }
 kind_of() { column "$1" 2; }
-# No step is longer than what is left of the whole. A server outlives its client, which would fail without it.
+# No step gets more than the remaining time. A server runs longer than its client, which would fail without it.
 limit_of() {
   local seconds rest
   seconds=$(column "$1" 3) rest=$((limit - SECONDS))
@@ -73,7 +73,7 @@ port_of() {
   esac
 }
 
-# device_is ADDRESS: the adapter that has it, in `device`; empty: none.
+# device_is ADDRESS: sets `device` to the NIC that has the address, or to nothing.
 device_is() {
   bounded 30 "$mine/device.txt" "$probe" limits --own "$1"
   device=$(sed -n 's/^fact device //p' "$mine/device.txt")
@@ -81,7 +81,7 @@ device_is() {
   no_device=$(tail -n 1 "$mine/device.txt")
 }
 
-# command_of STEP server|client|alone: what it runs, in `command`; status 1 and a `cause`: it can't.
+# command_of STEP server|client|alone: sets `command`; or returns 1 and sets `cause` if the step cannot run.
 command_of() {
   command=() cause=
   case $1 in
@@ -110,7 +110,7 @@ of_device() {
   [ -n "$device" ]
 }
 
-# of_pair CASE server|client: of probe; each needs more on one side.
+# of_pair CASE server|client: sets the command of a case of probe; each case needs further options on one side.
 of_pair() {
   command=("$probe" "$1" --own "$own" --port "$(port_of "$1")")
   [ "$2" = server ] || command+=(--peer "$peer")
@@ -122,7 +122,7 @@ of_pair() {
 huge_page() {
   local file=/proc/sys/vm/nr_hugepages
   [ "$(awk '/^HugePages_Free/ { print $2 }' /proc/meminfo)" = 0 ] || return 0
-  set_file $file $(($(cat $file) + 2)) || true # the case says that there is none
+  set_file $file $(($(cat $file) + 2)) || true # the case itself reports missing huge pages
 }
 narrow_range() {
   set_file /proc/sys/net/ipv4/ip_local_port_range '40000 40199' && return
@@ -130,8 +130,8 @@ narrow_range() {
   return 1
 }
 
-# near_nobody INTERFACE: an address of the subnet that nobody has, as far as this machine knows, in `nobody`. The last ones
-# of a subnet are the cloud's, its gateway's among them.
+# near_nobody INTERFACE: sets `nobody` to an address of the subnet that is unused, as far as this machine knows. The last
+# addresses of a subnet belong to the cloud, including the gateway.
 near_nobody() {
   local known last
   known=" $own $peer $({ ip -4 neigh show; ip -4 route show; } 2>/dev/null | tr '\n' ' ') "
@@ -142,7 +142,7 @@ near_nobody() {
   cause='this machine knows of no free address beside its own'
   return 1
 }
-# What is sent to nobody gets to the other machine, which has no use for it.
+# Packets to the unused address go to the other machine, which drops them.
 to_nobody() {
   local line interface='' mac nobody
   tool ip || return
@@ -180,7 +180,7 @@ of_others() {
   esac
 }
 
-# --- what the project has: the provider is to use this adapter, and nothing else
+# --- programs of the project: the provider must use only this NIC
 of_ours() {
   local level=info devices=$device end=() sides=()
   if [ "$2" = server ]; then

@@ -1,15 +1,15 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# What the facts of the steps say of each assumption of docs/hardware.md. A verdict is "held", "does not
-# hold", or "not known" where a step did not run to its end: never a guess. Sourced by first-hour.sh.
+# Judges each assumption of docs/hardware.md by the facts of the steps. A verdict is "held", "does not
+# hold", or "not known" if a step did not finish; it is never a guess. Sourced by first-hour.sh.
 
-# fact SIDE STEP NAME: the last one of that name; empty: none.
+# fact SIDE STEP NAME: prints the last fact of that name, or nothing.
 fact() { sed -n "s/^fact ${3//./\\.} //p" "$raw/$1/$2.txt" 2>/dev/null | tail -n 1; }
 both() { echo "$(fact client "$1" "$2"), $(fact server "$1" "$2")"; }
 ms() { if [[ ${1:-} =~ ^[0-9]+$ ]]; then printf '%d.%03d ms' $(($1 / 1000)) $(($1 % 1000)); else echo never; fi; }
 at_most() { [[ ${1:-} =~ ^[0-9]+$ ]] && [ "$1" -le "$2" ]; }
 at_least() { [[ ${1:-} =~ ^[0-9]+$ ]] && [ "$1" -ge "$2" ]; }
-# each TEXT WANTED...: of "A, B" both are one of WANTED.
+# each TEXT WANTED...: whether all words of TEXT ("A, B") are among WANTED.
 each() {
   local value
   for value in "${1%%, *}" "${1#*, }"; do
@@ -17,10 +17,10 @@ each() {
   done
 }
 
-# assume NAME RESTS: begins an assumption, whose words docs/hardware.md has. It rests on steps, "STEP,client:STEP":
-# on both sides of the first, and on the client's of the second.
+# assume NAME RESTS: begins an assumption, which docs/hardware.md explains. RESTS are the steps that it needs, for example
+# "STEP,client:STEP": both sides of the first, and only the client's side of the second.
 assume() { name=$1 rests=$2; }
-# row VERDICT EVIDENCE
+# row VERDICT EVIDENCE: prints a row of the report.
 row() {
   local what where
   IFS='|' read -r _ _ what where _ < <(grep -F "| \`$name\` |" "$top/docs/hardware.md")
@@ -32,7 +32,7 @@ sides_of() {
     *) if [ "$(kind_of "$1")" = here ]; then echo client; else echo client server; fi ;;
   esac
 }
-# why_unknown: the first step that has no outcome, and its cause; status 1: each has one.
+# why_unknown: prints the first step without a result, with the cause; returns 1 if each has one.
 why_unknown() {
   local each step side
   for each in ${rests//,/ }; do
@@ -50,7 +50,7 @@ why_unknown() {
   return 1
 }
 cause_at() { echo "$([ "$1" = client ] || echo 'on the other machine: ')$(cause_of "$@")"; }
-# verdict EVIDENCE TEST...: held if TEST... is true.
+# verdict EVIDENCE TEST...: prints "held" if TEST... is true.
 verdict() {
   local why
   if why=$(why_unknown); then
@@ -91,7 +91,7 @@ of_machines() {
   verdict "$(cat "$raw/client/iwpmd.txt" "$raw/server/iwpmd.txt" 2>/dev/null | wc -l) processes" \
     [ ! -s "$raw/client/iwpmd.txt" -a ! -s "$raw/server/iwpmd.txt" ]
 }
-# on_each TEST: true of the client and of the server, its argument.
+# on_each TEST: whether TEST is true for the client and for the server.
 on_each() { "$1" client && "$1" server; }
 deep_enough() { at_least "$(fact "$1" limits max_qp_wr)" 64 && at_least "$(fact "$1" limits reads)" 1; }
 enough_regions() {
@@ -147,7 +147,7 @@ of_handshakes() {
   fi
   assume unanswered unanswered
   if [ "$(status_of client unanswered)" = 124 ] && [ "$(status_of client data)" = 0 ]; then
-    row 'does not hold' "$(cause_of client unanswered)" # rdma_connect itself may wait
+    row 'does not hold' "$(cause_of client unanswered)" # rdma_connect itself may block
   else
     unless_answered "$(fact client unanswered outcome) after $(ms "$(fact client unanswered us)")" \
       at_most "$(fact client unanswered us)" 30000000
@@ -155,7 +155,7 @@ of_handshakes() {
   assume destroy_waits destroy_waits
   unless_answered "$(ms "$(fact client destroy_waits destroy_qp_us)")" at_least "$(fact client destroy_waits destroy_qp_us)" 100000
 }
-# unless_answered EVIDENCE TEST...: a verdict, if the address that should be nobody's did not answer.
+# unless_answered EVIDENCE TEST...: prints a verdict if the unused address did not answer.
 unless_answered() {
   case $(fact client unanswered outcome) in
     *_REJECTED | *_ESTABLISHED) row 'not known' "somebody answered at nobody's address: $1" ;;
@@ -210,8 +210,8 @@ of_memory() {
   verdict "$(ms "$(fact client gpu free_us)")" at_most "$(fact client gpu free_us)" 1000000
 }
 
-# --- what the project has: its failure, or that it does not end, is one of the assumption if bare verbs work between
-# the machines
+# --- programs of the project: if one fails or hangs while bare verbs work between the machines, the assumption does
+# not hold
 of_suite() {
   local each side
   for each in pingpong_tagged pingpong_msg paths_message paths_read paths_write peer_death own_loop kill_stress mpi; do
@@ -223,7 +223,7 @@ of_suite() {
     fi
   done
 }
-# failed_side STEP: the side whose program failed; of a server that is known only if its client did not.
+# failed_side STEP: prints the side whose program failed; the server only if the client did not fail.
 failed_side() {
   local side
   for side in $(sides_of "$1"); do
@@ -236,7 +236,7 @@ failed_side() {
   done
   return 1
 }
-# What starts its ranks may fail for reasons of its own.
+# The launcher of the ranks may fail for other reasons.
 began() { [ "$1" != mpi ] || grep -q '^mpi_check: ' "$raw/client/mpi.txt"; }
 suite_bytes() {
   local bytes

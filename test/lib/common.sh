@@ -3,7 +3,7 @@
 # Functions that quickstart and run-tests share. The caller sets `top`, the root of the source tree,
 # and has `set -u`.
 
-# Needed to build, and to run fi_info, fi_pingpong and MPI jobs.
+# Packages that are needed to build, and to run fi_info, fi_pingpong and MPI jobs.
 build_packages=(g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin
   libibverbs-dev librdmacm-dev libsodium-dev libcli11-dev libfmt-dev nlohmann-json3-dev openmpi-bin libopenmpi-dev
   iproute2)
@@ -15,7 +15,7 @@ die() {
   exit 1
 }
 
-# missing_packages PACKAGE...: prints those that are not installed.
+# missing_packages PACKAGE...: prints the packages that are not installed.
 missing_packages() {
   local package
   for package in "$@"; do
@@ -64,14 +64,14 @@ install_packages() {
   rm -f "$log"
 }
 
-# writable FOLDER: ends the script if FOLDER cannot be written, as after a build by another user
-# (root, for example).
+# writable FOLDER: ends the script if FOLDER cannot be written, for example after a build by another user
+# such as root.
 writable() {
   mkdir -p "$1" 2>/dev/null && [ -w "$1" ] && return
   die "cannot write to $1. If another user built there before, remove it: rm -r $1"
 }
 
-# generate: ./configure from configure.ac, if it is missing or old. A tarball has it.
+# generate: creates ./configure from configure.ac, if it is missing or old. A tarball contains it.
 generate() {
   local newer
   newer=$(cd "$top" && [ -f configure ] && find configure.ac Makefile.am \
@@ -97,25 +97,25 @@ configure_in() {
 
 jobs() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
 
-# use_build FOLDER: later commands load the provider that was built there, without a warning that
+# use_build FOLDER: makes later commands load the provider that was built there, without a warning that
 # this host has no NIC.
 use_build() {
   export FI_PROVIDER_PATH=$1/.libs FI_PROVIDER=erdma FI_ERDMA_DEVICE=${FI_ERDMA_DEVICE:-shm}
   unset FI_LOG_LEVEL
 }
 
-# use_open_mpi: Open MPI over libfabric, which Debian's defaults switch off. More ranks than cores,
-# and root, are allowed.
+# use_open_mpi: makes Open MPI use libfabric, which Debian's defaults switch off, and permits more ranks than
+# cores, and root.
 use_open_mpi() {
   export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-  # The same in the terms of Open MPI 5, whose processes PRRTE starts.
+  # The same settings for Open MPI 5, which starts processes with PRRTE.
   export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
   export OMPI_MCA_mpi_yield_when_idle=1
 }
 
-# use_agent PROGRAM: mpirun calls it instead of ssh; the second line is for Open MPI 5.
+# use_agent PROGRAM: makes mpirun call PROGRAM instead of ssh; the second line is for Open MPI 5.
 use_agent() {
   export OMPI_MCA_plm_rsh_agent=$1 OMPI_MCA_plm_rsh_no_tree_spawn=1
   export PRTE_MCA_plm_ssh_agent=$1 PRTE_MCA_plm_ssh_no_tree_spawn=1
@@ -131,10 +131,10 @@ free_port() {
   return 1
 }
 
-# listens PORT [COMMAND...]: status 0 if a program listens on the TCP port; COMMAND... runs another on the host that is
-# meant.
+# listens PORT [COMMAND...]: status 0 if a program listens on the TCP port. COMMAND... is a prefix that runs a command on
+# the host in question.
 listens() { "${@:2}" grep -qsE "$(printf ':%04X [0-9A-F:]+ 0A' "$1")" /proc/net/tcp /proc/net/tcp6; }
-# await_listener PORT [COMMAND...]: the same, within 20 s: no event tells a script.
+# await_listener PORT [COMMAND...]: waits for that, up to 20 s; scripts get no event.
 await_listener() {
   for _ in $(seq 400); do
     ! listens "$@" || return 0
@@ -143,7 +143,7 @@ await_listener() {
   return 1
 }
 
-# pingpong OUTPUT [OPTION...]: fi_pingpong between two processes, with their output in OUTPUT.server
+# pingpong OUTPUT [OPTION...]: runs fi_pingpong between two processes, with their output in OUTPUT.server
 # and OUTPUT.client.
 pingpong() {
   local output=$1 port server status=0

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Two 'hosts' on one machine: network namespaces A (10.8.0.1) and B (10.8.0.2), joined by a veth pair.
+# Two simulated hosts on one machine: network namespaces A (10.8.0.1) and B (10.8.0.2), connected by a veth pair.
 # The caller sets `top`.
 
-# make_hosts: needs the rights of root in this network namespace and a /run that can be written.
+# make_hosts: creates the hosts. Needs root in this network namespace and a writable /run.
 make_hosts() {
   local host
   ip netns add A && ip netns add B || return
@@ -22,7 +22,7 @@ can_make_hosts() {
 }
 
 # with_hosts COMMAND...: runs COMMAND with two hosts that no other process sees and that end with
-# it. A user without root's rights gets them in a user namespace, where the kernel allows that.
+# it. A user other than root gets the rights in a user namespace, if the kernel permits that.
 with_hosts() {
   local as=()
   unshare -m -n true 2>/dev/null || as=(-U -r)
@@ -34,11 +34,11 @@ with_hosts() {
     exec "$@"' _ "$top" "$@"
 }
 
-# on_host HOST COMMAND...: runs COMMAND on the host, under its name: MPI tells hosts apart by their
-# names.
+# on_host HOST COMMAND...: runs COMMAND on the host, under its host name, by which MPI distinguishes
+# hosts.
 on_host() { bash "$top/test/lib/agent.sh" "$1" "$(printf '%q ' "${@:2}")"; }
 
-# use_hosts: mpirun, started on host A, reaches B without ssh. Needs common.sh.
+# use_hosts: lets mpirun on host A reach B without ssh. Needs common.sh.
 use_hosts() {
   use_agent "$top/test/lib/agent.sh"
   export OMPI_MCA_oob_tcp_if_include=10.8.0.0/24 OMPI_MCA_btl=self

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# join.sh KofN FOLDER FILE...: prints a source that includes each Nth of the files, from the Kth on, so that
-# what they include is compiled once. Each file of tests has a namespace of its own, unless it opens
-# one of the provider's; what the files include comes before, as it is to be in no namespace.
+# join.sh KofN FOLDER FILE...: prints a source that includes every Nth of the files, from the Kth on, so that
+# their headers are compiled once. Each test file is put into a namespace of its own, unless it opens
+# a namespace of the provider. The headers come first, outside of any namespace.
 at=${1%of*} of=${1#*of} folder=$2
 shift 2
 number=0

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Stages of run-tests and the sum of their results. The caller sets `build`, `logs`, `selected`.
+# Runs the stages of run-tests and sums up their results. The caller sets `build`, `logs`, `selected`.
 
 passed=0 failed=0 skipped=0
 table=
 
-# end_tree PID: ends the process, its group, and all that it started, in whatever group it is.
+# end_tree PID: ends the process, its group, and all processes that it started, in any group.
 end_tree() {
   local found=("$1") at=0
   while [ $at -lt ${#found[@]} ]; do
@@ -16,7 +16,7 @@ end_tree() {
   kill -- "${found[@]}" "-$1" 2>/dev/null
 }
 
-# interrupted: the run ends with all that it started. A lane gets it, too, and ends its stage.
+# interrupted: ends the run with all processes that it started. A lane gets the signal as well, and ends its stage.
 interrupted() {
   local job
   trap '' INT TERM HUP
@@ -29,7 +29,7 @@ interrupted() {
 # skip REASON: a stage calls this before it returns 77.
 skip() { printf 'SKIP: %s\n' "$*"; }
 
-# finish: prints the closing line, and exits with the status of the whole run.
+# finish: prints the last line, and exits with the status of the whole run.
 finish() {
   printf '\nSeconds of each stage (%s in all; indented: beside each other)\n%s' "$SECONDS" "$table"
   printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
@@ -37,7 +37,7 @@ finish() {
   exit
 }
 
-# count_one LOG STATUS: the stage is one test.
+# count_one LOG STATUS: counts the stage as one test.
 count_one() {
   case $2 in
     0) stage_passed=1 ;;
@@ -46,7 +46,7 @@ count_one() {
   esac
 }
 
-# count_lines LOG STATUS: lines "PASS: name", "FAIL: name", "SKIP: reason" (also "ok", "not ok").
+# count_lines LOG STATUS: counts lines "PASS: name", "FAIL: name", "SKIP: reason" (also "ok", "not ok").
 count_lines() {
   stage_passed=$(grep -cE '^(PASS:|ok )' "$1")
   stage_failed=$(grep -cE '^(FAIL:|ERROR:|not ok )' "$1")
@@ -58,7 +58,7 @@ count_lines() {
   esac
 }
 
-# show_failure LOG: what failed, and the end.
+# show_failure LOG: prints the failed tests and the end of the log.
 show_failure() {
   printf '== %s\n' "$1"
   grep -aE -A5 ':[FE]:|AddressSanitizer|ThreadSanitizer|runtime error:' "$1" | head -n 30
@@ -105,7 +105,7 @@ stage() {
   printf '%-13s' "$name"
   [ "$kind" != trs ] || find "$stage_folder/test" -name '*.trs' -delete 2>/dev/null
   trap interrupted INT TERM HUP
-  # A process group of its own: what lost its parent still ends with the stage.
+  # Its own process group, so that orphaned processes also end with the stage.
   set -m
   "$command" >"$log" 2>&1 </dev/null &
   local job=$!
@@ -135,8 +135,8 @@ stage() {
   return 1
 }
 
-# beside LANE...: functions that run stages, each lane on a core of its own; one lane's lines follow
-# the other's. Stages that count the .trs files of one folder can't be beside each other.
+# beside LANE...: runs lanes in parallel, functions that run stages. The output of one lane follows
+# that of the other. Stages that count the .trs files of the same folder must not run in parallel.
 beside() {
   local lane status pids=() lane_passed lane_failed lane_skipped lane_table
   trap interrupted INT TERM HUP

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Releases of Debian in roots of their own, for whoever has the rights of root. ERDMA_DEBIAN_MIRROR names another
-# mirror than Debian's own.
+# Installs releases of Debian into folders, as root. ERDMA_DEBIAN_MIRROR names a mirror other than
+# Debian's own.
 
-# can_make_roots: prints why not, with status 1.
+# can_make_roots: prints the reason and returns 1 if it cannot.
 can_make_roots() {
   if [ "$(id -u)" != 0 ]; then
     echo 'debootstrap needs the rights of root'
@@ -17,7 +17,7 @@ can_make_roots() {
   return 1
 }
 
-# bootstrap SUITE ROOT: a root that is there as a whole is taken as it is. What debootstrap mounts ends with it.
+# bootstrap SUITE ROOT: installs a release, unless ROOT is complete already. Mounts of debootstrap end with it.
 bootstrap() {
   if [ ! -e "$2/whole" ]; then
     rm -rf --one-file-system "$2"
@@ -27,9 +27,9 @@ bootstrap() {
   cp /etc/hosts /etc/resolv.conf "$2/etc/"
 }
 
-# in_root ROOT COMMAND...: what was mounted for the command, and every process of it, ends with it. Not by chroot,
-# behind which unshare refuses what the tests do. A /dev/shm of its own: what other runs leave there is none of its
-# business.
+# in_root ROOT COMMAND...: runs the command in ROOT. Its mounts and processes end with it. It does not use chroot,
+# because unshare would then refuse namespaces that the tests need. It has its own /dev/shm, without leftovers of
+# other runs.
 in_root() {
   # shellcheck disable=SC2016
   unshare -m -p -f --kill-child bash -c 'mount --bind "$1" "$1" && cd "$1" || exit
@@ -40,7 +40,7 @@ in_root() {
     ${http_proxy:+"http_proxy=$http_proxy"} "${@:2}"
 }
 
-# install_in ROOT PACKAGE...: with what these need, and nothing that they recommend.
+# install_in ROOT PACKAGE...: installs packages with their dependencies, without recommended packages.
 install_in() {
   in_root "$1" sh -c 'export DEBIAN_FRONTEND=noninteractive
     dpkg-query -W "$@" >/dev/null 2>&1 || { apt-get -q update && apt-get -qy install --no-install-recommends "$@"; }' \

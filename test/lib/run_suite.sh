@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# run_suite.sh PROGRAM... -- FILE_test.cc: runs the suite of a file by the program that has it; ERDMA_RUNNER, if it is
+# run_suite.sh PROGRAM... -- FILE_test.cc: runs the suite of a file with the program that contains it. ERDMA_RUNNER, if
 # set, is an emulator that starts the programs.
 programs=
 while [ "$1" != -- ]; do

@@ -13,11 +13,11 @@ cd "$top" || exit 1
 build=$top/build
 target=aarch64-linux-gnu
 qemu="qemu-aarch64-static"
-# Of this machine, and of that one.
+# The packages of this machine, and those for aarch64.
 here=("g++-$target" make autoconf automake libtool pkg-config qemu-user-static openmpi-bin libcli11-dev nlohmann-json3-dev)
 there=(libfabric-dev libfabric-bin libibverbs-dev librdmacm-dev libsodium-dev libfmt-dev check zlib1g libhwloc15
   libevent-core-2.1-7 libevent-pthreads-2.1-7 libucx0)
-# Open MPI's library needs one that Debian does not let stand beside that of this machine: their files are taken alone.
+# Open MPI's library needs a package that Debian does not install for two processors: only its files are unpacked.
 unpacked=(libopenmpi3 libopenmpi-dev libpmix2 libmunge2)
 
 fetch() {
@@ -40,7 +40,7 @@ compile() {
       -Wl,--allow-shlib-undefined -lmpi
 }
 
-# failures: "SUITE TEST" of each unit test that failed, and "SUITE" of what failed without naming one.
+# failures: prints "SUITE TEST" for each unit test that failed, and "SUITE" for a suite that failed without naming one.
 failures() {
   local trs suite tests
   while IFS= read -r trs; do
@@ -53,21 +53,21 @@ failures() {
   done < <(find "$build/test" -name '*_test.trs')
 }
 
-# cases WHAT...: how many cases of the logs were Checks, Failures or Errors, together.
+# cases WHAT...: prints the number of Checks, Failures or Errors in all logs.
 cases() {
   find "$build/test" -name '*_test.trs' | sed 's/trs$/log/' | xargs -r cat |
     grep -aoE "($(IFS='|'; echo "$*")): [0-9]+" | awk '{ sum += $2 } END { print sum + 0 }'
 }
 
-# known: the lines of aarch64.lacking that have so many words.
+# known: prints the lines of aarch64.lacking that have this number of words.
 known() { sed 's/ *#.*//' test/matrix/aarch64.lacking | awk -v words="$1" 'NF == words' | sort; }
 
-# unit PAGE FOLDER...: the unit tests of these folders, with pages of so many bytes.
+# unit PAGE FOLDER...: runs the unit tests of these folders, with pages of PAGE bytes.
 unit() {
   local left_out new wrong
   find "$build/test" -name '*.trs' -delete
   left_out=$(known 1 | sed 's,.*,test/&_test.cc,' | tr '\n' ' ')
-  # What waits in vain for what qemu lacks is to end soon.
+  # Tests that wait for a feature that qemu lacks must end soon.
   ERDMA_RUNNER=$qemu QEMU_PAGESIZE=$1 CK_TIMEOUT_MULTIPLIER=2 make -C "$build" -k -j$((2 * $(jobs))) check \
     "TESTS=\$(filter-out $left_out,\$(filter $(printf 'test/%s/%% ' "${@:2}"),\$(unit_tests) \$(test_fi_erdma_program_tests_files)))"
   new=$(comm -23 <(failures | sort) <(known 2) | sed '/^$/d')
@@ -77,7 +77,7 @@ unit() {
   [ -z "$new" ] && [ "$(cases Checks)" -gt 0 ]
 }
 
-# jobs_of_two: two processes each, which exchange messages by shared memory.
+# jobs_of_two: runs jobs of two processes that exchange messages through shared memory.
 jobs_of_two() {
   local wrapped=$build/emulated
   mkdir -p "$wrapped" && printf '#!/bin/sh\nexec %s /usr/bin/fi_pingpong "$@"\n' $qemu >"$wrapped/fi_pingpong" &&
@@ -85,7 +85,7 @@ jobs_of_two() {
   use_build "$build"
   use_open_mpi
   PATH=$wrapped:$PATH pingpong "$build/pingpong" -S all -I 10 -c || return
-  # The daemon is of this machine, and its shared memory laid out for that.
+  # The daemon runs natively, and its shared memory has the layout of this machine.
   PMIX_MCA_gds="hash" timeout 300 mpirun -n 2 $qemu "$build/mpi_quick" | tee "$build/mpi_quick.log"
   grep -q 'result right' "$build/mpi_quick.log" && say "2 jobs passed, 0 failed"
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# old_rdma_core.sh: compiles the files that differ where rdma-core is as old as Debian 11's (33), whatever it is here.
+# old_rdma_core.sh: compiles the files that depend on the version of rdma-core as with rdma-core 33 of Debian 11.
 set -eu
 top=$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 cd "$top"
-generate || exit 1 # or else make would do it, and call configure without what it is told here
+generate || exit 1 # otherwise make would do it, and call configure without these options
 mapfile -t files < <(grep -l HAVE_IBV_ prov/erdma/transport/verbs/*.cc)
 [ ${#files[@]} -gt 0 ] || { echo 'no file asks for HAVE_IBV_'; exit 1; }
 mkdir -p build/old-rdma-core

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/matrix/run.sh [SUITE...]: builds and tests the tree by the README's commands on releases of Debian, each in a
-# root that debootstrap makes, with that release's compiler, libfabric, rdma-core and Open MPI. Prints "PASS: name",
-# "FAIL: name" and "SKIP: name (why)"; the roots, which later runs use again, and the output of each command are in
+# test/matrix/run.sh [SUITE...]: builds and tests the tree with the commands of the README on releases of Debian, each in a
+# root that debootstrap creates, with that release's compiler, libfabric, rdma-core and Open MPI. Prints "PASS: name",
+# "FAIL: name" and "SKIP: name (why)". The roots, which later runs use again, and the output of each command are in
 # $top_builddir/matrix. The suite aarch64 is Debian 12, cross-compiled for that processor and run by qemu-user.
-# ERDMA_DEBIAN_MIRROR names another mirror than Debian's own. Exit status 1 if something failed.
+# ERDMA_DEBIAN_MIRROR names a mirror other than Debian's own. Exit status 1 if something failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)
@@ -17,13 +17,13 @@ suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
 failed=0
 
-# The files that git knows, or all of a tarball.
+# Lists the files that git tracks, or all files of a tarball.
 sources() {
   git -c safe.directory='*' -C "$top" ls-files -co -z --exclude-standard 2>/dev/null ||
     (cd "$top" && find . -path ./build -prune -o ! -type d -print0)
 }
 
-# populate SUITE: the tree as a user has it who just got it.
+# populate SUITE: copies a fresh tree into the root, as a new user gets it.
 populate() {
   local root=$matrix/$1
   rm -rf --one-file-system "$root/erdma"
@@ -52,7 +52,7 @@ test_in() {
   for what in build jobs unit large-pages; do command_in "$1" "test/matrix/aarch64.sh $what" || return; done
 }
 
-# versions SUITE: of what the release has and the provider meets.
+# versions SUITE: prints the versions of the release's packages that the provider uses.
 versions() {
   local compiler=g++
   [ "$1" != aarch64 ] || compiler=g++-aarch64-linux-gnu

@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks of test/nic/run.sh; beside those of test/clients/checks.sh, some of whose functions they
-# replace. From the environment besides: softerdma, the library that simulates the adapter.
+# Checks of test/nic/run.sh, in addition to those of test/clients/checks.sh, some of whose functions they
+# replace. Also uses from the environment: softerdma, the library that simulates the NIC.
 
-# simulated COMMAND...: with an adapter of its own, whose rules nobody breaks.
+# simulated COMMAND...: runs the command with its own simulated NIC, and fails if a rule of the NIC is broken.
 simulated() {
   SOFTERDMA_DIR=$(mktemp -d) SOFTERDMA_REPORT=$log.violations
   export SOFTERDMA_DIR SOFTERDMA_REPORT
@@ -13,20 +13,20 @@ simulated() {
   [ ! -s "$SOFTERDMA_REPORT" ] || { cat "$SOFTERDMA_REPORT"; wrong 'a rule of the adapter was broken'; }
 }
 
-# What programs run under: the adapter, in place of refusals.
+# Runs programs on the simulated NIC, where test/clients/checks.sh refuses calls.
 refusing() { wrapper=(env "LD_PRELOAD=$softerdma"); }
 warnings_match() { ! grep -q 'continuing by copy' "$log" || wrong 'shared memory was used'; }
 stress() {
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$bin/$1" "${@:2}"
 }
-# A simulated GPU.
+# Runs programs with a simulated GPU.
 with_softcuda() {
   [ -e "$softcuda/libcuda.so.1" ] || skip "no simulated CUDA driver in $softcuda (make check builds it)"
   with LD_LIBRARY_PATH "$softcuda:${LD_LIBRARY_PATH:-}" "$@"
 }
 own_environment=("LD_PRELOAD=$softerdma")
 
-# The counters at close say that bytes went through the adapter, and that none went around it.
+# Checks by the counters at close that all bytes went through the NIC.
 carried_by_provider() {
   [ "$provider" = erdma ] || return 0
   nic_bytes
@@ -52,7 +52,7 @@ one_is_down() {
   grep -qE 'erdma_1 is not used: port 1 .*is DOWN' "$log" || wrong 'the log does not say why'
 }
 
-# mpi_phases RANKS PHASE...
+# mpi_phases RANKS PHASE...: runs these phases of the MPI test.
 mpi_phases() {
   [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
   launch "$1" none '' "$bin/mpi_check" "${@:2}"
@@ -80,8 +80,28 @@ mpi_two_hosts() {
   nic_bytes
 }
 
+# unlike_hosts A B EXPRESSION...: two hosts whose adapters differ by a variable. They never meet, and the log
+# says why; without an expression they meet.
+unlike_hosts() {
+  [ "$hosts" = yes ] || skip 'no network namespaces can be made here'
+  . "$top/test/lib/hosts.sh"
+  local status=0 each
+  # shellcheck disable=SC2016
+  FI_ERDMA_CONNECT_TIMEOUT=1500 with_hosts bash -c 'top=$1 a=$2 b=$3
+    . "$top/test/lib/common.sh"
+    run=(env -u FI_LOG_LEVEL LD_PRELOAD="$softerdma" SOFTERDMA_TCP=1)
+    ping=(fi_pingpong -p "$provider" -e rdm -c -I 5 -S 300000)
+    ip netns exec A "${run[@]}" "$a" "${ping[@]}" -B 20000 & server=$!
+    await_listener 20000 ip netns exec A || exit 2
+    ip netns exec B "${run[@]}" "$b" "${ping[@]}" -P 20000 10.8.0.1 || { kill $server; exit 1; }
+    wait $server' _ "$top" "$1" "$2" || status=$?
+  shift 2
+  [ "$status" = $(($# > 0)) ] || wrong "exit status $status"
+  for each in "$@"; do grep -qE "$each" "$log" || wrong "the log does not say: $each"; done
+}
+
 # --- test/hardware/first-hour.sh, between two hosts
-# first_hour STEPS PRELOAD PATH_OF_THE_CLIENT: the report is then in $log.
+# first_hour STEPS PRELOAD PATH_OF_THE_CLIENT: runs the script; the report is then in $log.
 first_hour() {
   [ "$hosts" = yes ] || skip 'no network namespaces can be made here'
   . "$top/test/lib/hosts.sh"
@@ -97,11 +117,11 @@ first_hour() {
   [ -s "$out/client/raw.tar.gz" ] || wrong 'no raw output'
   rm -rf "$out"
 }
-# gives VERDICT ASSUMPTION [EVIDENCE]
+# gives VERDICT ASSUMPTION [EVIDENCE]: checks a row of the report.
 gives() {
   grep -E "^\| $2 \| \*\*$1\*\* " "$log" | grep -qF -- "${3:-}" || wrong "$2 is not «$1»"
 }
-# An adapter that flushes half of what is pending, and a machine without rping.
+# A NIC that flushes only half of the pending work requests, and a machine without rping.
 first_hour_simulated() {
   local tools
   tools=$(mktemp -d)
@@ -116,7 +136,7 @@ first_hour_simulated() {
   gives 'not known' costs 'costs: it was not asked for'
   gives 'not known' silent_peer 'security group'
 }
-# Nothing is said of an adapter that is not there.
+# Without a NIC, no verdict is given.
 first_hour_alone() {
   first_hour limits,forks,data,flush,region_4g,pingpong_tagged '' "$PATH"
   gives held fork

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/nic/run.sh [PART-OF-A-NAME]: real applications over the NIC transport, on the simulated eRDMA
-# adapter (test/softerdma) in both of its personalities. Prints "PASS: name", "FAIL: name" and "SKIP:
+# test/nic/run.sh [PART-OF-A-NAME]: runs real applications over the NIC transport, on the simulated eRDMA
+# NIC (test/softerdma) in both of its modes. Prints "PASS: name", "FAIL: name" and "SKIP:
 # name (why)"; the output of each is in $top_builddir/nic/logs. Exit status 1 if one failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
@@ -36,7 +36,20 @@ make -C "$build" test/hardware/probe >>"$logs/build.log" 2>&1 || { echo 'FAIL: b
 check 'first hour, on an adapter that flushes half, without rping' 150 first_hour_simulated
 check 'first hour, without an adapter' 100 first_hour_alone
 
-unset FI_ERDMA_DEVICE # every active adapter, of which there is one
+unset FI_ERDMA_DEVICE # use every active NIC; there is one
+
+mapper=SOFTERDMA_PORT_MAPPER=1 no_mapper=SOFTERDMA_PORT_MAPPER=0
+standard=SOFTERDMA_PERSONALITY=standard compat=SOFTERDMA_PERSONALITY=compat
+check 'two hosts, a port mapper on both' 60 simulated unlike_hosts $mapper $mapper
+check 'two hosts, a port mapper on the one that connects' 60 simulated unlike_hosts $no_mapper $mapper
+check 'two hosts, a port mapper on the one that listens' 60 simulated unlike_hosts $mapper $no_mapper \
+  'nobody listens at 10\.8\.0\.1.*the port mapper iwpmd runs on its host.*E216'
+check 'two hosts, compat mode connects to standard mode' 60 simulated unlike_hosts $standard $compat \
+  '10\.8\.0\.1.* hangs up without a word.*its NIC is in standard mode.*E216'
+check 'two hosts, standard mode connects to compat mode' 60 simulated unlike_hosts $compat $standard \
+  'nobody listens at 10\.8\.0\.1.*its NIC is in compat mode.*E216' \
+  'the NIC of .* is in standard mode \(iWARP\), and that of this host in compat mode.*E216'
+
 for personality in standard compat; do
   export SOFTERDMA_PERSONALITY=$personality
   check "$personality: fi_info, two adapters of which one is down" 20 one_is_down

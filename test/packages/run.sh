@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/packages/run.sh: makes each kind of package of one tarball and tries it where nothing else is: in roots of Debian
-# that debootstrap makes. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)"; packages, roots, which later runs use
+# test/packages/run.sh: builds each kind of package from one tarball and tries it in a minimal Debian system that
+# debootstrap creates. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)". Packages, roots, which later runs use
 # again, and the output of each command are in $top_builddir/packages. Exit status 1 if something failed.
 # shellcheck disable=SC2016,SC2317
 set -u
@@ -14,7 +14,7 @@ top=$(cd "$top" && pwd)
 work=${top_builddir:-$top/build}/packages
 failed=0
 export XZ_OPT=-1
-# Whole files are compiled many at a time: a fifth of the time.
+# Many files are compiled together, in a fifth of the time.
 export ERDMA_CONFIGURE=--enable-joined=all
 
 # try NAME COMMAND...: one line with the result; true = it passed.
@@ -36,7 +36,7 @@ make_tarball() {
     tarball=$(echo "$work"/dist/erdma-*.tar.xz)
 }
 
-# The second is built elsewhere, later, and by someone of another time zone and mask.
+# The second package is built in another folder, later, with another time zone and umask.
 deb() {
   rm -rf "$work/deb" "$work/elsewhere"
   "$top/packages/build-deb" "$tarball" "$work/deb"
@@ -56,7 +56,7 @@ deb_lintian() {
     "$work"/deb/*.changes
 }
 
-# root_of SUITE: a root that has libfabric.
+# root_of SUITE: creates a root with libfabric.
 root_of() {
   bootstrap "$1" "$work/$1" && install_in "$work/$1" libfabric-bin libibverbs1 librdmacm1 &&
     rm -rf "$work/$1/erdma" && mkdir "$work/$1/erdma"
@@ -85,7 +85,7 @@ rpm_builds() {
   done
 }
 
-# The Dockerfile, by a builder that needs no service, on a root that debootstrap made as base: no registry is asked.
+# Builds the Dockerfile without a service or a registry, on a base image that debootstrap created.
 builder() { buildah --root "$work/images/root" --runroot "$work/images/run" "$@"; }
 image_builds() {
   local base image=docker.io/library/debian:bookworm
@@ -113,7 +113,7 @@ portable_again() {
   mv "$work"/portable/*.tar.xz "$work/portable.first" && portable &&
     cmp "$work"/portable/*.tar.xz "$work/portable.first"
 }
-# What was built for this system alone is not portable, and check-portable says so.
+# check-portable must refuse a build for this system.
 others_refused() {
   local output
   rm -rf "$work/other" && mkdir -p "$work/other/x/lib/libfabric" "$work/other/x/bin" &&
@@ -123,7 +123,7 @@ others_refused() {
   printf '%s\n' "$output"
   grep -q 'newer than Debian 11: GLIBCXX_' <<<"$output" && grep -q 'needs the library: libsodium' <<<"$output"
 }
-# runs_on SUITE: the very file that was built on Debian 11.
+# runs_on SUITE: runs the file that was built on Debian 11.
 runs_on() {
   root_of "$1" && tar -C "$work/$1/erdma" -xf "$work"/portable/*.tar.xz &&
     cp "$top/test/lib/common.sh" "$work/$1/erdma/" &&
@@ -143,7 +143,7 @@ mpi_runs() {
       timeout 300 mpirun -n 2 /erdma/mpi_quick | tee /erdma/mpi
       grep "2 ranks: result right" /erdma/mpi'
 }
-# An ordinary user installs below a folder of his own.
+# An unprivileged user installs into a folder of their own.
 user_installs() {
   in_root "$work/portable/bullseye" setpriv --reuid=65534 --regid=65534 --clear-groups sh -euxc '
     cd "$(mktemp -d /var/tmp/erdma.XXXXXX)"

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The checks of run.sh, beside those of test/clients/checks.sh. From the environment besides: profiles, python.
+# The checks of run.sh, in addition to those of test/clients/checks.sh. Also uses from the environment: profiles, python.
 
-# pod PROFILE BYTES COMMAND...
+# pod PROFILE BYTES COMMAND...: runs the command in a pod.
 pod() { bash "$top/test/pods/pod.sh" "$profiles/$1.json" "${@:2}"; }
-# one_pod PROFILE BYTES CHECK...: the whole check takes place in one pod.
+# one_pod PROFILE BYTES CHECK...: runs the whole check in one pod.
 one_pod() {
   # shellcheck disable=SC2016
   pod "$1" "$2" bash -c '. "$here/checks.sh" && . "$more_checks" && "$@"' _ "${@:3}"
@@ -18,7 +18,7 @@ number = {"x86_64": 323, "aarch64": 282}[platform.machine()]
 print("permitted" if ctypes.CDLL(None).syscall(number, 1) >= 0 else "refused")') || wrong 'it could not be tried'
   [ "$found" = "$1" ] || wrong "userfaultfd is $found"
 }
-# Whether the profile has a rule that refuses the call, as Podman's, or none, as Docker's.
+# Whether the profile refuses the call by a rule of its own, as Podman's, or by having none, as Docker's.
 allowed_calls_work() {
   . "$top/test/pods/profile.sh"
   more_profile || wrong "exit status $?"
@@ -28,7 +28,7 @@ allowed_calls_work() {
   one_pod more 64m ranks 2 0 ''
 }
 
-# ping_between "SERVER_PREFIX" "CLIENT_PREFIX" [NAME=VALUE...]: each prefix is words without blanks inside.
+# ping_between "SERVER_PREFIX" "CLIENT_PREFIX" [NAME=VALUE...]: runs fi_pingpong; the words of a prefix contain no blanks.
 ping_between() {
   needs fi_pingpong
   local port server status=0 first second arguments=(fi_pingpong -p "$provider" -e rdm -c -S all -I 5)
@@ -55,7 +55,7 @@ pods_each() {
   told 2 "CMA is refused as the peer is in a pid namespace that can't be seen"
 }
 
-# told LINES WHY: as many lines of the provider are in the log, and each begins with WHY.
+# told LINES WHY: checks that the log has LINES lines of the provider, and that each begins with WHY.
 told() {
   [ "$provider" = erdma ] || return 0
   local lines of_this
@@ -65,11 +65,11 @@ told() {
   [ "$lines,$of_this" = "$1,$1" ] || wrong "not $1 lines"
 }
 
-# ranks N LINES WHY: a job of N ranks, of a user who set no variable of a log.
+# ranks N LINES WHY: runs a job of N ranks without any log variable.
 ranks() { job "$1" "$2" "$3"; }
-# ranks_apart PROFILE N LINES WHY: each rank is alone in a pod.
+# ranks_apart PROFILE N LINES WHY: the same with each rank in its own pod.
 ranks_apart() { job "${@:2}" bash "$top/test/pods/pod.sh" "$profiles/$1.json" 64m; }
-# job N LINES WHY PREFIX...
+# job N LINES WHY PREFIX...: runs the job and checks its lines.
 job() {
   needs mpirun
   [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
@@ -78,7 +78,7 @@ job() {
   told "$2" "$3"
 }
 
-# without_shm CHECK...: with not a byte left in /dev/shm.
+# without_shm CHECK...: runs a check while /dev/shm is full.
 without_shm() {
   ! dd if=/dev/zero of=/dev/shm/full bs=4k status=none || wrong '/dev/shm has no end'
   "$@"

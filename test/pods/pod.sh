@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# pod.sh PROFILE BYTES COMMAND...: runs COMMAND as in a pod of its own that has the host's network: other namespaces of
-# users, processes, mounts and IPC, a /dev/shm of BYTES, the capabilities that container runtimes grant (not
-# CAP_SYS_PTRACE) and the seccomp profile PROFILE. What COMMAND leaves behind ends with it. Needs no privilege where the
-# kernel lets users make namespaces.
+# pod.sh PROFILE BYTES COMMAND...: runs COMMAND as in its own pod with the host's network: in separate user,
+# process, mount and IPC namespaces, with a /dev/shm of BYTES, the capabilities that container runtimes grant (not
+# CAP_SYS_PTRACE) and the seccomp profile PROFILE. Processes that COMMAND leaves behind end with it. Needs no privilege if
+# the kernel lets users create namespaces.
 set -eu
 [ $# -ge 3 ] || { sed -n '3,6s/^# //p' "$0" >&2; exit 125; }
 caps=+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod
 export python=${python:-python3}
 # shellcheck disable=SC2016
 exec unshare --user --map-root-user --pid --fork --kill-child --mount-proc --ipc bash -c '
-  # Of the devices those of every container, and the NICs.
+  # /dev contains the devices of every container, and the NICs.
   make_devices() {
     local each
     mount -t tmpfs -o mode=755 dev "$1" && mkdir "$1/shm" "$1/pts" && ln -s pts/ptmx "$1/ptmx" || return

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# What pod.sh needs: a seccomp profile, and a python3. The caller sets `profiles`, a folder, `top` and `python`.
+# Creates the seccomp profiles for pod.sh. The caller sets `profiles`, a folder, `top` and `python`.
 
-# default_profile: makes $profiles/default.json. An archive that does not answer is given up after 2 minutes.
+# default_profile: creates $profiles/default.json. It gives up after 2 minutes if the archive does not answer.
 default_profile() {
   local package=golang-github-containers-common
   local from=${ERDMA_SECCOMP_PROFILE:-$profiles/$package/usr/share/containers/seccomp.json}
@@ -20,7 +20,7 @@ python_with_seccomp() {
   return 1
 }
 
-# more_profile: makes $profiles/more.json, with the calls that erdma has a use for.
+# more_profile: creates $profiles/more.json, which also allows the calls that erdma uses.
 more_profile() {
   "$python" "$top/examples/allow_calls.py" "${1:-$profiles/default.json}" userfaultfd process_vm_readv process_vm_writev \
     >"$profiles/more.json"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/pods/run.sh [PART-OF-A-NAME]: real applications over shared memory in containers: the ranks of a job in one pod,
-# and in a pod each, under the default seccomp profile, with a small /dev/shm. ERDMA_SECCOMP_PROFILE names a profile
-# (Docker's default.json); otherwise it is that of Debian's package for Podman, which apt-get downloads and nobody
-# installs. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)"; the output of each check is in
+# test/pods/run.sh [PART-OF-A-NAME]: runs real applications over shared memory in containers, with all ranks of a job in
+# one pod, and with each rank in its own, under the default seccomp profile, with a small /dev/shm. ERDMA_SECCOMP_PROFILE
+# names a profile (Docker's default.json); otherwise it is that of Debian's package for Podman, which the script downloads
+# without installing it. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)"; the output of each check is in
 # $top_builddir/pods/logs. Exit status 1 if one failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
@@ -33,7 +33,7 @@ default_profile >"$logs/profile.log" 2>&1 || unable 'apt-get could not download 
 bash "$top/test/pods/pod.sh" "$profiles/default.json" 1m true >"$logs/pod.log" 2>&1 ||
   unable "no pod can be made here: $(tail -n 1 "$logs/pod.log")"
 build_clients >"$logs/build.log" 2>&1 || { tail -n 20 "$logs/build.log"; echo 'FAIL: build'; exit 1; }
-# As the profiles were before Linux 4.8 made these calls harmless, and some still are.
+# Like the profiles from before Linux 4.8, which made these calls harmless; some profiles are still like that.
 "$python" - "$profiles/default.json" >"$profiles/refusing.json" <<'P' || exit 1
 import json, sys
 profile = json.load(open(sys.argv[1], encoding="utf-8"))

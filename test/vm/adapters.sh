@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# RDMA adapters of the two hosts that test/lib/hosts.sh makes, which is sourced before: each has a siw
-# and an rxe adapter, and A one of each besides whose port is down. In the machine of vm.sh -r.
+# Creates RDMA devices for the two hosts of test/lib/hosts.sh, which must be sourced before: each host gets a siw
+# and an rxe device, and host A one more of each, with its port down. Runs in the machine of vm.sh -r.
 
-# siw: between the hosts' own links; a1 stays down.
+# siw uses the links between the hosts; a1 stays down.
 add_siw() {
   ip -n A link add a1 type dummy
   ip -n A addr add 10.8.1.1/24 dev a1
@@ -12,12 +12,12 @@ add_siw() {
     ip netns exec A rdma link add siwC type siw netdev a1
 }
 
-# rxe of this kernel sends and receives in the first network namespace only (rxe_net.c says init_net,
-# so ib_send_lat between rxe adapters of other namespaces fails too). So its frames pass between r0 and
-# r1 there, really from one to the other: the route is looked up with the interface to leave by, and
-# accept_local takes what comes from an address of the same host. Every namespace may open the adapters;
-# r0 of A and r1 of B, a pair of their own, carry TCP between the same addresses, and have the same
-# indices, by which an adapter names its interface. r2 stays down.
+# rxe of this kernel sends and receives only in the first network namespace (rxe_net.c uses init_net, so
+# ib_send_lat between rxe devices of other namespaces fails too). Therefore its frames pass between r0 and
+# r1 in the first namespace. They really go from one to the other: the route lookup names the interface, and
+# accept_local accepts packets from an address of the same host. Every namespace may open the devices.
+# r0 of A and r1 of B, a separate pair, carry TCP between the same addresses, and have the same
+# indices, by which a device names its interface. r2 stays down.
 add_rxe() {
   local each
   ip link add r0 mtu 4200 index 50 type veth peer name r1 mtu 4200 index 51 &&
@@ -41,7 +41,7 @@ add_rxe() {
   done
 }
 
-# all_active PORTS: until so many are up, of which no event tells a script.
+# all_active PORTS: waits until this number of ports is up; scripts get no event.
 all_active() {
   for _ in $(seq 50); do
     [ "$(rdma link show | grep -c 'state ACTIVE')" -ge "$1" ] && return

@@ -6,10 +6,10 @@
 as() { export RUN_AS=$1; "${@:2}"; }
 with_ptracer() { export FI_ERDMA_PTRACER=$1; "${@:2}"; }
 
-# The kernel does the refusing here.
+# Here the kernel refuses the calls.
 refusing() { wrapper=(); }
 
-# mpi_phases RANKS CALLS PHASE...
+# mpi_phases RANKS CALLS PHASE...: runs these phases of the MPI test.
 mpi_phases() {
   [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
   local ranks=$1 calls=$2
@@ -20,7 +20,7 @@ mpi_phases() {
   carried_by_provider "$calls"
 }
 
-# start_server PORT PREFIX...: of fi_pingpong, and waits for it.
+# start_server PORT PREFIX...: starts the server of fi_pingpong and waits until it listens.
 start_server() {
   local port=$1
   shift
@@ -55,7 +55,7 @@ not_dumpable() {
     'setpriv --reuid=1000 --regid=1000 --clear-groups'
 }
 
-# Processes of another user are not served: an error, and soon; neither a crash nor a hang.
+# A process of another user gets an error soon, without a crash or a hang.
 other_user() {
   local port status=0
   port=$((20000 + RANDOM % 12000))
@@ -73,18 +73,18 @@ other_user() {
   grep -q 'belongs to another user' "$log" || wrong 'the log does not say why'
 }
 
-# doctor_says PATTERN: of CMA, to a user without the capabilities of root.
+# doctor_says PATTERN: checks the doctor's line about CMA, for a user without the capabilities of root.
 doctor_says() {
   local fi_erdma
   fi_erdma=$(dirname "$bin")/prov/fi_erdma/fi_erdma
   [ -x "$fi_erdma" ] || skip "there is no $fi_erdma: configure lacked what it needs"
-  # Its status tells of all troubles of the machine.
+  # Its exit status covers all troubles of the machine, so it is ignored.
   setpriv --reuid=1000 --regid=1000 --clear-groups "$fi_erdma" doctor --for mpich >"$log.doctor"
   cat "$log.doctor"
   grep -qE "^  $1" "$log.doctor" || wrong "the doctor does not say: $1"
 }
 
-# Children of init: the common ancestor is nobody one should trust.
+# Children of init: erdma must not permit access to their common ancestor.
 orphans() {
   local port=$((20000 + RANDOM % 12000)) results
   results=$(mktemp -d)

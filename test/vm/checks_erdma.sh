@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks of guest_erdma.sh, with those of checks_nic.sh. From the environment besides:
+# Checks of guest_erdma.sh, in addition to those of checks_nic.sh. Also uses from the environment:
 # ERDMA_VM_MODULES (vm.sh).
 # shellcheck source=test/vm/checks_nic.sh
 . "$top/test/vm/checks_nic.sh"
 
-# Until there are two devices: the driver is asked from a work queue, and no event tells a script.
+# Waits until there are two devices: a work queue probes the driver, and scripts get no event.
 two_links() {
   local _
   for _ in $(seq 100); do
@@ -16,13 +16,14 @@ two_links() {
   return 1
 }
 
+# load_modules [NAME=VALUE...]: of the model.
 load_modules() {
   lsmod | grep -q '^erdma ' || insmod "$ERDMA_VM_MODULES/erdma.ko" || return
-  insmod "$ERDMA_VM_MODULES/ermodel.ko" base=0xa0000000 mac=52:54:00:ed:00:0a,52:54:00:ed:00:0b &&
+  insmod "$ERDMA_VM_MODULES/ermodel.ko" base=0xa0000000 mac=52:54:00:ed:00:0a,52:54:00:ed:00:0b "$@" &&
     two_links
 }
 
-# Two hosts, each with one of the machine's NICs and the device that belongs to it.
+# Creates two hosts, each with one of the machine's NICs and its RDMA device.
 make_pair() {
   local host
   ip netns add A && ip netns add B || return
@@ -31,6 +32,12 @@ make_pair() {
   ip -n B addr add 10.10.0.2/24 dev b0
   for host in A B; do ip -n $host link set lo up; done
   ip -n A link set a0 up && ip -n B link set b0 up
+}
+
+# The interfaces come back to the first namespace.
+unmake_pair() {
+  ip -n A link set a0 netns 1 name eth0 && ip -n B link set b0 netns 1 name eth1 || return
+  ip netns del A && ip netns del B
 }
 
 two_devices() {
@@ -49,7 +56,7 @@ reload() {
   done
 }
 
-# between_programs PORT SIDE...: SIDE... server on host A, and once that listens SIDE... client on B.
+# between_programs PORT SIDE...: runs "SIDE... server" on host A, and when it listens "SIDE... client" on host B.
 between_programs() {
   local port=$1 server status=0 _
   shift
@@ -71,25 +78,25 @@ rping_side() {
   esac
 }
 
-# perftest_side PROGRAM OPTION... SIDE
+# perftest_side PROGRAM OPTION... SIDE: runs one side of a program of perftest.
 perftest_side() {
   local side=${*: -1} host=A device=erdma_0 peer=
   [ "$side" = server ] || host=B device=erdma_1 peer=10.10.0.1
-  # --foreground: ends with its check, too, whose process group timeout would otherwise leave.
+  # With --foreground, timeout stays in the process group of the check and ends with it.
   # shellcheck disable=SC2086
   ip netns exec $host timeout --foreground 350 "${@:1:$#-1}" -R -d $device $peer
 }
-# without_calibration PROGRAM: a copy, by its path. perftest compares two clocks before it reports,
-# and where they correlate by less than 0.9, as they do in a machine without KVM, a bandwidth test ends
-# without a word to its peer, whose work is flushed. The copy has 0 for its one constant of 0.9.
+# without_calibration PROGRAM: prints the path of a modified copy. perftest compares two clocks before it reports.
+# If their correlation is below 0.9, as in a machine without KVM, a bandwidth test ends
+# without a message to its peer, whose work is flushed. The copy has 0 instead of its only constant 0.9.
 without_calibration() {
   local copy=/tmp/$1
   perl -0777 -pe 's/\xcd\xcc{5}\xec\x3f/\0\0\0\0\0\0\0\0/' "$(command -v "$1")" >"$copy"
   chmod +x "$copy"
   echo "$copy"
 }
-# The kernel gives a connect 10 s, in which perftest's server fills its memory: a host that others use
-# may not have them.
+# The kernel limits connecting to 10 s, in which perftest's server fills its memory. This may be too short on
+# a busy host.
 perftest() {
   local program output status _
   program=$(without_calibration "$1")
@@ -103,7 +110,7 @@ perftest() {
   return $status
 }
 
-# with_setting NAME=VALUE COMMAND...
+# with_setting NAME=VALUE COMMAND...: runs the command with a setting of the model.
 with_setting() {
   local file=/sys/module/ermodel/parameters/${1%%=*} before status=0
   before=$(cat "$file")
@@ -113,13 +120,39 @@ with_setting() {
   return $status
 }
 
-# The model moves bytes whatever the interface's state: here each work request is lost meanwhile.
+# load_anew [NAME=VALUE...]: the model again, with these parameters.
+load_anew() { unmake_pair && rmmod ermodel && load_modules "$@" && make_pair; }
+# with_limit NAME=VALUE COMMAND...: with a parameter that the driver reads only when it finds a device.
+with_limit() {
+  local status=0
+  load_anew "$1" || wrong "$1 is not loaded"
+  (shift && "$@") || status=$?
+  load_anew || wrong 'the model is not loaded again without it'
+  return $status
+}
+
+# busy_vectors: each completion vector that had interrupts, with their number.
+busy_vectors() {
+  awk '/erdma-ceq/ { sum = 0; for (i = 2; $i ~ /^[0-9]+$/; ++i) sum += $i; if (sum) print $NF, sum }' /proc/interrupts
+}
+# spread_over VECTORS COMMAND...: at least so many vectors have interrupts afterwards.
+spread_over() {
+  local busy
+  "${@:2}" || return
+  busy=$(busy_vectors)
+  echo "$busy"
+  [ "$(wc -l <<<"$busy")" -ge "$1" ] || wrong "fewer than $1 vectors had an interrupt"
+}
+
+# The model moves bytes whatever the state of the interface, so it loses each work request while the interface is down.
 link_loses_packets() {
   local loss=/sys/module/ermodel/parameters/loss
   link_flap "ip -n B link set b0 down; echo 1 >$loss" "echo 0 >$loss; ip -n B link set b0 up"
 }
 
-# killed_for SECONDS
+few_orders() { across fi_order --messages 300 --batches 2; }
+
+# killed_for SECONDS: kills processes for this time.
 killed_for() {
   local end=$((SECONDS + $1)) rounds=0
   while [ $SECONDS -lt $end ]; do

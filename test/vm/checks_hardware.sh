@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Checks of guest_hardware.sh.
 
-# first_hour ADDRESS_OF_A [OPTION]...: on both hosts; the client's folder is /tmp/client.
+# first_hour ADDRESS_OF_A [OPTION]...: runs the script on both hosts; the client's folder is /tmp/client.
 first_hour() {
   local address=$1 server status=0
   local run=(env top_builddir="$(dirname "$bin")" bash "$top/test/hardware/first-hour.sh")
@@ -15,7 +15,7 @@ first_hour() {
   [ -s /tmp/client/raw.tar.gz ] || wrong 'no raw output'
 }
 
-# expect VERDICT ASSUMPTION...
+# expect VERDICT ASSUMPTION...: checks rows of the report.
 expect() {
   local verdict=$1 each
   for each in "${@:2}"; do
@@ -24,8 +24,8 @@ expect() {
   done
 }
 
-# verdicts_of siw|erdma: what the driver's source, or the model's settings, says. With siw rdma_connect itself waits, for as
-# long as TCP asks again.
+# verdicts_of siw|erdma: the expected verdicts, from the source of the driver or the settings of the model. With siw,
+# rdma_connect itself blocks as long as TCP retransmits.
 verdicts_of() {
   expect held adapter gid tcp_ports fork transfers first_event taken_ports revoked peer_closes peer_killed
   expect 'not known' silent_peer gpu_memory gpu_free

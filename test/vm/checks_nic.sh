@@ -1,16 +1,16 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks between the hosts of guest_nic.sh; beside those of test/clients/checks.sh. From the
-# environment besides: top, profiles, python.
+# Checks between the hosts of guest_nic.sh, in addition to those of test/clients/checks.sh. Also uses from the
+# environment: top, profiles, python.
 . "$top/test/lib/hosts.sh"
 # shellcheck source=test/pods/checks.sh
 . "$top/test/pods/checks.sh"
 
-# on HOST COMMAND...: '' = in the first namespace.
+# on HOST COMMAND...: runs the command on a host; '' is the first namespace.
 inside() { if [ -n "$1" ]; then ip netns exec "$@"; else "${@:2}"; fi; }
 on() { inside "$1" env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" "${@:2}"; }
 
-# by_nic: the counters at close say that bytes left through an adapter.
+# by_nic: checks by the counters at close that bytes left through a NIC.
 by_nic() {
   [ "$provider" = erdma ] || return 0
   local sent
@@ -19,7 +19,7 @@ by_nic() {
   [ "${sent:-0}" -gt 0 ] || wrong 'nothing went through the NIC'
 }
 
-# info_lists HOST DEVICE OTHER_DEVICE ADDRESS
+# info_lists HOST DEVICE OTHER_DEVICE ADDRESS: checks the output of fi_info.
 info_lists() {
   on "$1" fi_info -p "$provider" -v
   grep -q "name: $2" "$log" || wrong "no $2"
@@ -55,7 +55,7 @@ own_loop() {
   ping_pair "$1" "$1" "$2" -m tagged -I 5 -S "$3"
 }
 
-# two_users ADDRESS: shared memory does not connect different users; the NIC does.
+# two_users ADDRESS: checks that different users are connected by the NIC, not by shared memory.
 two_users() {
   local port=$((20000 + RANDOM % 12000)) server status=0
   local arguments=(fi_pingpong -p "$provider" -e rdm -c -I 5 -S 300000)
@@ -69,7 +69,7 @@ two_users() {
   by_nic
 }
 
-# two_pods KIND ADDRESS PROFILE LINES WHY: a pod on each host; what users see is counted.
+# two_pods KIND ADDRESS PROFILE LINES WHY: runs a pod on each host and counts the lines on standard error.
 two_pods() {
   [ -s "$profiles/$3.json" ] || skip 'there is no seccomp profile'
   local port=$((20000 + RANDOM % 12000)) server status=0
@@ -94,10 +94,10 @@ mpi_hosts() {
   by_nic
 }
 
-# across PROGRAM ARGUMENT...: its processes take turns on the hosts.
+# across PROGRAM ARGUMENT...: runs the program, with its processes alternately on both hosts.
 across() { ERDMA_HOSTS=A,B stress "$@"; }
 
-# stopped_receiver SECONDS: few sends in flight are enough for the sender to meet the end of its room.
+# stopped_receiver SECONDS: stops the receiver until the sender's small queue is full.
 stopped_receiver() {
   export FI_ERDMA_TX_SIZE=64
   across fi_stop_stress --seconds "$1" --messages 1000 || wrong "exit status $?"
@@ -105,7 +105,7 @@ stopped_receiver() {
     wrong 'the sender never had to wait'
 }
 
-# link_flap DOWN UP: commands that take the link away and give it back.
+# link_flap DOWN UP: tests a link that goes down and up; DOWN and UP are the commands.
 link_flap() {
   export FI_ERDMA_PEER_TIMEOUT=2000
   across fi_flap --command "$1; sleep 1; $2"
@@ -115,14 +115,14 @@ needs_fi_erdma() {
   fi_erdma=$(dirname "$bin")/prov/fi_erdma/fi_erdma
   [ -x "$fi_erdma" ] || skip "there is no $fi_erdma: configure lacked what it needs"
 }
-# as_machine HOST COMMAND...: on the host, under a kernel of its own name: what tells machines apart.
+# as_machine HOST COMMAND...: runs the command on the host with a boot id of its own, so that hosts look like machines.
 as_machine() {
   local id=/tmp/boot_id.$1
   cat /proc/sys/kernel/random/uuid >"$id"
   # shellcheck disable=SC2016
   on "$1" bash -c 'mount --bind "$1" /proc/sys/kernel/random/boot_id || exit 125; exec "${@:2}"' _ "$id" "${@:2}"
 }
-# doctors RUN ADDRESS: of A and B, each started by RUN HOST; `status` is that of B's.
+# doctors RUN ADDRESS: runs a doctor on A and on B, each started by RUN HOST; `status` is that of B.
 doctors() {
   local run=$1 port server served=0
   needs_fi_erdma
@@ -135,21 +135,21 @@ doctors() {
   cat "$log.doctor"
   [ "$served" = 0 ] || wrong "the side that serves: exit status $served"
 }
-# has EXPRESSION...: lines of the doctor.
+# has EXPRESSION...: checks that the output of the doctor matches.
 has() {
   local each
   for each in "$@"; do grep -qE "$each" "$log.doctor" || wrong "the doctor does not say: $each"; done
 }
 moved='arrive both ways \(1 MiB: .*iB/s\), by NIC'
 
-# two_machines ADDRESS: of rxe: bytes, their speed, and the MTU of both.
+# two_machines ADDRESS: checks bytes, their speed and the MTU of both machines, with rxe.
 two_machines() {
   doctors as_machine "$1"
   has 'rxeB \(r1, MTU 1500\) here, rxeA \(r0, MTU 1500\) there' "messages $moved" "RMA writes $moved" "RMA reads $moved"
   ! grep -q W205 "$log.doctor" || wrong 'they were taken for one host'
   [ "$status" = 0 ] || wrong "exit status $status"
 }
-# two_mtus ADDRESS: of rxe.
+# two_mtus ADDRESS: checks the report of different MTUs, with rxe.
 two_mtus() {
   ip -n B link set r1 mtu 1400
   doctors as_machine "$1"
@@ -157,14 +157,14 @@ two_mtus() {
   has 'SLOW .*the MTU differs: rxeB \(r1, MTU 1400\) here, rxeA \(r0, MTU 1500\) there  \[W215\]' "RMA reads $moved"
   [ "$status" = 1 ] || wrong "exit status $status"
 }
-# two_containers ADDRESS: of one kernel, in two network namespaces.
+# two_containers ADDRESS: checks two network namespaces of one kernel.
 two_containers() {
   doctors on "$1"
   has "SLOW .*messages $moved.*: the other side is a process of this host  \[W205\]" 'only one network namespace'
   [ "$status" = 1 ] || wrong "exit status $status"
 }
 
-# a_doctor_alone HOST DEVICE: finds the device, and its interface.
+# a_doctor_alone HOST DEVICE: checks that the doctor finds the device and its interface.
 a_doctor_alone() {
   needs_fi_erdma
   on "$1" "$fi_erdma" doctor --for openmpi >"$log.doctor"
@@ -172,8 +172,8 @@ a_doctor_alone() {
   has "ok    $2 \(.*, MTU [0-9]+\): messages, zero copy and R.* arrive"
 }
 
-# benched ADDRESS SIZES: what the pages of both sides count is what the sides counted themselves; besides
-# there are packets that announce, of 128 bytes at most.
+# benched ADDRESS SIZES: checks that the statistics pages of both sides show the bytes that the sides counted themselves,
+# plus announcing packets of at most 128 bytes.
 benched() {
   local port server
   needs_fi_erdma
@@ -194,8 +194,8 @@ sys.exit(not seen["payload"] <= told <= seen["payload"] + 2 * 128 * operations)
 P
 }
 
-# kernel_counts DEVICE COUNTER: the block at the end of `stat -l` has the kernel's own number; '' = none. The
-# kernel shows it in the first namespace alone.
+# kernel_counts DEVICE COUNTER: checks that the block at the end of `stat -l` has the number of the kernel; '' = none. The
+# kernel shows it only in the first namespace.
 kernel_counts() {
   local file=/sys/class/infiniband/$1/ports/1/hw_counters/$2 wanted=- shown
   needs_fi_erdma

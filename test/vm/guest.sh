@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# guest.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what run.sh runs in the machine.
-# Sizes are small: emulation is slow.
+# guest.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: run.sh runs it in the machine.
+# Sizes are small because emulation is slow.
 # shellcheck disable=SC2034
 set -u
 export here=$1/test/clients bin=$2 python=$3 provider=$5 more_checks=$1/test/vm/checks.sh
@@ -12,16 +12,16 @@ export top=$1 && . "$1/test/lib/common.sh"
 use_open_mpi
 export FI_PROVIDER=$5 FI_PROVIDER_PATH=$4 FI_ERDMA_DEVICE=shm
 [ -n "$4" ] || unset FI_PROVIDER_PATH
-# Open MPI's own shared memory admits every process as its tracer as soon as it is opened, which would
-# hide what the provider does: leave it out.
+# Open MPI's own shared memory permits every process to trace it as soon as it is opened, which would
+# hide the provider's own setting: exclude it.
 export OMPI_MCA_btl=self OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_plm=isolated TMPDIR=/tmp
 logs=/tmp/vm-logs
 mkdir -p "$logs"
 # shellcheck source=test/clients/harness.sh
 . "$here/harness.sh"
-echo # the console's own noise ends here
+echo # ends a line of the console
 scope() { echo "$1" >/proc/sys/kernel/yama/ptrace_scope; }
-user=1000 # whoever that is: ptrace_scope does not hold for root
+user=1000 # any user but root, to whom ptrace_scope does not apply
 
 scope 0
 check 'ptrace_scope 0: Open MPI, 2 ranks' 60 as $user mpi_phases 2 none datatypes

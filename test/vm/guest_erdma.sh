@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# guest_erdma.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh erdma` and, with
-# long=yes, `run.sh erdma-long` run in the machine: the kernel's own erdma.ko and Debian's liberdma on
-# the modelled adapter (erdma/), first with programs that nobody here wrote, then with the provider.
+# guest_erdma.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: `run.sh erdma` and, with
+# long=yes, `run.sh erdma-long` run it in the machine: the kernel's own erdma.ko and Debian's liberdma on
+# the model of the NIC (erdma/), first with programs of others, then with the provider.
 # shellcheck disable=SC2034
 set -u
 export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_erdma.sh
@@ -21,17 +21,17 @@ logs=/tmp/vm-logs
 mkdir -p "$logs"
 # shellcheck source=test/clients/harness.sh
 . "$here/harness.sh"
-echo # the console's own noise ends here
+echo # ends a line of the console
 # shellcheck source=test/vm/checks_erdma.sh
 . "$more_checks"
 
-# in_long_runs COMMAND...
+# in_long_runs COMMAND...: runs the command with long=yes only.
 in_long_runs() { [ -z "${long:-}" ] || "$@"; }
 
 of_others() {
   check 'erdma: rping' 60 between_programs 7174 rping_side
   check 'erdma: ib_send_lat' 120 perftest ib_send_lat -n 200
-  # Not ib_send_lat: it takes each event for a completion, and verbs allow one that finds none.
+  # Not ib_send_lat: it treats each event as a completion, but verbs permit events without one.
   check 'erdma: ib_send_bw with events' 120 perftest ib_send_bw -n 200 -e
   check 'erdma: ib_write_bw' 120 perftest ib_write_bw -n 20 -s 65536
   check 'erdma: ib_read_bw' 120 perftest ib_read_bw -n 20 -s 65536
@@ -44,10 +44,10 @@ more_of_others() {
   check 'erdma: ib_send_bw, all sizes' 400 perftest ib_send_bw -n 20 -a
   check 'erdma: ib_read_bw with events' 120 perftest ib_read_bw -n 20 -s 4096 -e
   check 'erdma: ib_write_lat, inline' 120 perftest ib_write_lat -n 200 -I 96
-  # rping waits for the completions that flush=0 leaves out.
+  # rping waits for completions that flush=0 omits.
   check 'erdma: ib_send_lat with flush=0' 120 with_setting flush=0 perftest ib_send_lat -n 100
   local setting
-  for setting in flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
+  for setting in flush=1 rnr=1 rnr=2 denied=1 late=3 delay_us=200 command_us=2000 aeq=0 strict_arm=1; do
     check "erdma: rping with $setting" 90 with_setting "$setting" between_programs 7174 rping_side
   done
 }
@@ -70,7 +70,7 @@ more_of_the_provider() {
   check 'erdma: fi_pingpong between hosts, msg' 300 between_hosts 10.10.0.1 msg 300000
   check "erdma: fi_pingpong through the adapter's own loop" 300 own_loop A 10.10.0.1 300000
   check 'erdma: mixed orders and sizes' 300 across fi_order --messages 1500 --batches 4
-  # Of 2 GiB it is registered, and each of its pages pinned again and again.
+  # A buffer of 2 GiB is registered, and each of its pages is pinned repeatedly.
   check 'erdma: a region of 2 GiB' 240 across fi_large --gib 2 --no-message
   check 'erdma: a message of 5 GiB' 900 across fi_large --limit 800
   # shellcheck disable=SC2086
@@ -79,16 +79,24 @@ more_of_the_provider() {
   check 'erdma: the link takes packets along as it goes' 240 link_loses_packets
   check 'erdma: processes killed for 10 minutes' 780 killed_for 600
   local setting
-  for setting in flush=0 flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
+  for setting in flush=0 flush=1 rnr=1 rnr=2 denied=1 late=3 delay_us=200 command_us=2000 aeq=0 strict_arm=1 max_mr=48; do
     check "erdma: processes killed with $setting" 240 \
       with_setting "$setting" across fi_kill_stress --rounds 4 --limit-ms 60000
+  done
+  check 'erdma: mixed orders and sizes with strict_arm=1' 200 with_setting strict_arm=1 few_orders
+  check 'erdma: mixed orders and sizes with max_mr=48' 200 with_setting max_mr=48 few_orders
+  check 'erdma: mixed orders and sizes with vectors=4' 200 with_limit vectors=4 spread_over 2 few_orders
+  for setting in vectors=2 qblocks=2 log_largest_mr=25 log_most_receives=8 log_most_cqes=12 groups=24; do
+    check "erdma: mixed orders and sizes with $setting" 200 with_limit "$setting" few_orders
+    check "erdma: processes killed with $setting" 240 \
+      with_limit "$setting" across fi_kill_stress --rounds 2 --limit-ms 60000
   done
 }
 
 load_modules || { dmesg | tail -n 20; echo 'FAIL: erdma.ko on the modelled adapter'; exit 1; }
 check 'erdma: two devices, ACTIVE, iWARP' 60 two_devices
 check 'erdma: unloaded and loaded again' 300 reload "$([ -n "${long:-}" ] && echo 20 || echo 3)"
-# The driver finds interfaces of the first namespace only, so they leave it last.
+# The driver finds interfaces of the first namespace only, so they are moved last.
 make_pair || { echo 'FAIL: two hosts with adapters'; exit 1; }
 of_others
 in_long_runs more_of_others

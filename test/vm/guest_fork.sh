@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# guest_fork.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh fork` runs in the
-# machine: two hosts with rxe, and a kernel that does not say that it copies registered memory for the child of a fork.
+# guest_fork.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: `run.sh fork` runs it in the
+# machine: two hosts with rxe, and a kernel that does not report copy-on-fork of registered memory.
 # shellcheck disable=SC2034
 set -u
 export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_nic.sh
@@ -15,13 +15,13 @@ logs=/tmp/vm-logs
 mkdir -p "$logs"
 # shellcheck source=test/clients/harness.sh
 . "$here/harness.sh"
-echo # the console's own noise ends here
+echo # ends a line of the console
 # shellcheck source=test/vm/adapters.sh
 . "$top/test/vm/adapters.sh"
-[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd # nothing else makes it in this machine
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd # nothing else creates it in this machine
 if ! make_hosts || ! add_rxe || ! all_active 2; then echo 'FAIL: two hosts with rxe'; exit 1; fi
 
-# keeps_its_memory: with what the provider does about it.
+# keeps_its_memory: checks that a parent keeps its memory, by the protection of the provider.
 keeps_its_memory() {
   ERDMA_HOSTS=A,B env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" "$bin/fi_fork_touch" || wrong "exit status $?"
   grep -oE '[0-9]+ by RDMA WRITE, 0 of these copied' "$log" | grep -qE '^[1-9]' || wrong 'memory was copied'

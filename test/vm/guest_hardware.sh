@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# guest_hardware.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh hardware` runs in
+# guest_hardware.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: `run.sh hardware` runs it in
 # the machine: test/hardware/first-hour.sh between two hosts with siw, as it would run between two rented
-# instances; with modelled=yes, on the kernel's own erdma.ko and the modelled adapter (`run.sh
+# instances; with modelled=yes, on the kernel's own erdma.ko and the model of the NIC (`run.sh
 # hardware-erdma`).
 # shellcheck disable=SC2034
 set -u
@@ -14,8 +14,8 @@ logs=/tmp/vm-logs
 mkdir -p "$logs"
 # shellcheck source=test/clients/harness.sh
 . "$here/harness.sh"
-echo # the console's own noise ends here
-[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd # nothing else makes it in this machine
+echo # ends a line of the console
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd # nothing else creates it in this machine
 
 if [ -n "${modelled:-}" ]; then
   # shellcheck source=test/vm/checks_erdma.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# guest_nic.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh nic` runs in the
-# machine: two hosts with adapters (adapters.sh). Sizes are small: emulation is slow.
+# guest_nic.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: `run.sh nic` runs it in the
+# machine: two hosts with RDMA devices (adapters.sh). Sizes are small because emulation is slow.
 # shellcheck disable=SC2034
 set -u
 export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_nic.sh profiles=${2%/*}/vm/pods python=$3
@@ -19,7 +19,7 @@ logs=/tmp/vm-logs
 mkdir -p "$logs"
 # shellcheck source=test/clients/harness.sh
 . "$here/harness.sh"
-echo # the console's own noise ends here
+echo # ends a line of the console
 
 # shellcheck source=test/vm/adapters.sh
 . "$top/test/vm/adapters.sh"
@@ -27,7 +27,7 @@ make_adapters || { echo 'FAIL: two hosts with RDMA adapters'; exit 1; }
 
 collectives='broadcast scatter_gather varying all_to_all all_to_all_v reductions scans
   reduce_scatter barriers communicators'
-# checks_of KIND ADDRESS_OF_A NETDEV_OF_C COUNTER SIZES LINK_DOWN LINK_UP: of siw, which counts nothing, or rxe.
+# checks_of KIND ADDRESS_OF_A NETDEV_OF_C COUNTER SIZES LINK_DOWN LINK_UP: runs the checks with siw, which has no counters, or rxe.
 checks_of() {
   local kind=$1 address=$2 netdev=$3 counter=$4 sizes=$5 down=$6 up=$7
   export FI_ERDMA_DEVICE=${kind}A,${kind}B
@@ -55,7 +55,7 @@ checks_of() {
 checks_of siw 10.8.0.1 a1 '' 8,1K 'ip -n B link set b0 down' 'ip -n B link set b0 up'
 checks_of rxe 10.9.0.1 r2 sent_pkts 8,1M 'ip link set r1 down; ip -n B link set r1 down' \
   'ip link set r1 up; ip -n B link set r1 up'
-# Not of siw: where both sides move MiBs at once it was seen to stand still for a minute, on a host that was busy.
+# Not with siw: if both sides move MiBs at once, it once stalled for a minute on a busy host.
 check 'rxe: fi_erdma doctor --peer, between two machines' 400 two_machines 10.9.0.1
 check 'rxe: fi_erdma doctor --peer, between containers of one host' 400 two_containers 10.9.0.1
 check 'rxe: fi_erdma doctor --peer, between two MTUs' 400 two_mtus 10.9.0.1

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/vm/run.sh cma|nic|erdma|erdma-long|fork|hardware|hardware-erdma [PART-OF-A-NAME]: the provider in a
-# virtual machine: cma, where the kernel refuses CMA for reasons of its own (Yama, namespaces, users); nic,
-# between two hosts with kernel RDMA devices; erdma, with the adapter's own drivers on a modelled one;
-# erdma-long, with each setting of the model; fork, where the kernel does not copy registered memory
+# test/vm/run.sh cma|nic|erdma|erdma-long|fork|hardware|hardware-erdma [PART-OF-A-NAME]: tests the provider in a
+# virtual machine: cma, with a kernel that refuses CMA for various reasons (Yama, namespaces, users); nic,
+# between two hosts with kernel RDMA devices; erdma, with the driver of the eRDMA NIC on a model of the NIC;
+# erdma-long, the same with each setting of the model; fork, with a kernel that does not copy registered memory
 # for the child of a fork; hardware and hardware-erdma, test/hardware/first-hour.sh on
 # the devices of nic and of erdma. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs: $top_builddir/vm.
 set -u

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # vm.sh [-r|-e|-f] [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
-# Runs SCRIPT as root in a small virtual machine with Debian's kernel, which has what a container or
-# a build host may lack: Yama and, with -r, RDMA devices that are software (siw: iWARP over TCP, built
-# here as a module, as Debian has none; rxe: RoCEv2 over UDP). The guest's root file system is this host's
-# own, read-only through 9p with a tmpfs over it, so what is built or installed here runs there unchanged.
-# OUTDIR, if given, is writable at /out. Exits with SCRIPT's status; 125 if the machine did not come up or ran out of
-# time; 77 if it can't be made here. Software emulation: no KVM needed. Packages: see ./packages.
-# -e: besides -r, what the modelled eRDMA adapter of erdma/ needs: the kernel's own erdma.ko and the
-# model, in $ERDMA_VM_MODULES there; memory at 0xa0000000 for its PCI functions; two NICs on one hub.
-# -f: the kernel of Debian 11, Linux 5.10, which tells of no copy of registered memory for the child of a fork, with rxe.
+# Runs SCRIPT as root in a small virtual machine with Debian's kernel, which has features that a container or
+# a build host may lack: Yama and, with -r, software RDMA devices (siw: iWARP over TCP, built
+# here as a module, because Debian does not have it; rxe: RoCEv2 over UDP). The guest uses this host's root file system,
+# read-only through 9p with a tmpfs over it, so programs of this host run there unchanged.
+# OUTDIR, if given, is writable at /out. Exits with SCRIPT's status; 125 if the machine did not start or ran out of
+# time; 77 if it cannot be created here. It uses software emulation, without KVM. Packages: see ./packages.
+# -e: in addition to -r, provides what the model of the eRDMA NIC in erdma/ needs: the kernel's own erdma.ko and the
+# model, in $ERDMA_VM_MODULES in the guest; memory at 0xa0000000 for its PCI functions; two NICs on one hub.
+# -f: uses the kernel of Debian 11, Linux 5.10, which does not report copy-on-fork of registered memory, with rxe.
 set -euo pipefail
 limit=600 cpus=2 out= rdma=
 while getopts t:s:o:ref opt; do
@@ -34,15 +34,15 @@ for tool in qemu-system-x86_64 cpio modprobe; do
 done
 [[ -x /bin/busybox ]] || unable 'there is no static busybox here'
 
-# The kernel that linux-image-amd64 stands for now, or one that was prepared earlier. A module can be
-# built for one whose headers are installed.
+# Chooses the present kernel of linux-image-amd64, or one that was prepared earlier. Modules can only be
+# built for a kernel whose headers are installed.
 newest() { sort -V | tail -n 1; }
-# linux_image APT: the version that linux-image-amd64 stands for, of apt-get with such options.
+# linux_image APT: prints the version of linux-image-amd64, according to apt-get with these options.
 linux_image() {
   apt-cache "$@" depends linux-image-amd64 2>/dev/null |
     sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1
 }
-# Debian 11 beside the releases of this host, in a folder of its own.
+# Uses Debian 11 in addition to the releases of this host, with its own apt folder.
 apt=()
 if [[ $rdma = -fork ]]; then
   debian11=$cache/debian-11
@@ -75,7 +75,7 @@ modules=(crc32c_generic libcrc32c virtio_pci 9pnet_virtio 9p overlay)
 [[ -z $rdma ]] || modules+=(crc32_pclmul crc32_generic dummy veth iw_cm rdma_cm ib_uverbs rdma_ucm rdma_rxe)
 [[ $rdma != -erdma ]] || modules+=(virtio_net)
 
-# What runs first in the guest: mounts this host's files under a tmpfs, then the command.
+# The first program in the guest: mounts this host's files under a tmpfs, then runs the command.
 write_init() {
   cat >"$1" <<'I'
 #!/bin/busybox sh
@@ -94,13 +94,13 @@ $b ip link set lo up
 $b sh -c 'echo 1 > /proc/sys/kernel/printk'
 command=$($b sed 's/.*vmcommand=//' /proc/cmdline | $b base64 -d)
 $b hostname guest
-# Not chroot: a process in a chroot can't make a user namespace.
+# Not chroot: a process in a chroot cannot create a user namespace.
 exec $b switch_root /root /bin/bash -c "($command); echo vm: exit status \$?; /bin/busybox poweroff -f"
 I
   chmod +x "$1"
 }
 
-# build_driver WORK FOLDER CONFIG INTO: a module that Debian's kernel lacks, from its source.
+# build_driver WORK FOLDER CONFIG INTO: builds a module that Debian's kernel lacks, from its source.
 build_driver() {
   local name=${2##*/} source=$1/source/drivers/infiniband/$2
   mkdir -p "$1/source"
@@ -148,7 +148,7 @@ prepare_image() {
 
 nics=(-nic none) reserved='' built=''
 if [[ $rdma = -erdma ]]; then
-  # The model's memory has to be memory.
+  # The guest must treat the model's memory as memory.
   [[ ${ERDMA_VM_MEMORY:-3072} -ge 2564 ]] || unable 'ERDMA_VM_MEMORY is less than 2564 MiB'
   built=$(mktemp -d "$cache/modules.XXXXXX")
   # shellcheck disable=SC2064
