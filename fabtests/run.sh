@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# fabtests/run.sh [--prefix DIR] [--refuse-cma | --nic KIND] [SET...]: upstream's fabtests, installed
+# fabtests/run.sh [--prefix DIR] [--refuse-cma | --nic KIND] [SET...]: runs upstream's fabtests, installed
 # in DIR (default /usr/local), between two processes of this host over the provider in $top_builddir
 # (default ./build). SET is unit, functional, short, standard, threaded, multinode, ..., or
-# ubertest-NAME: fi_ubertest with the configuration of that name in fabtests/ubertest. Of those, verify-*
-# are several because fi_ubertest never frees two buffers of each test.
-# own: fi_erdma bench and test, not in the virtual machine.
+# ubertest-NAME: fi_ubertest with the configuration of that name in fabtests/ubertest. The sets verify-*
+# are split because fi_ubertest never frees two buffers of each test.
+# The set own runs fi_erdma bench and test; it does not exist in the virtual machine.
 # Default: unit functional short.
-# --refuse-cma: where the kernel refuses process_vm_readv and process_vm_writev.
-# --nic: through the NIC transport alone. KIND is standard or compat: the simulated adapter
-# (test/softerdma); or siw or rxe: two hosts in the virtual machine of test/vm.
+# --refuse-cma: run while the kernel refuses process_vm_readv and process_vm_writev.
+# --nic: use only the NIC transport. KIND is standard or compat: the simulated NIC
+# (test/softerdma); siw or rxe: two hosts in the virtual machine of test/vm; or erdma: the same with the
+# kernel's own driver on the modelled adapter.
 # LIBFABRIC_PREFIX: the libfabric to run with. Logs: $top_builddir/fabtests. Status 1 if a test failed.
 set -u
 top=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd) || exit 1
@@ -19,7 +20,7 @@ top=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd) || exit 1
 . "$top/fabtests/sets.sh"
 prefix=/usr/local wrapper=() kind=''
 
-usage() { die 'usage: run.sh [--prefix DIR] [--refuse-cma | --nic standard|compat|siw|rxe] [SET...]'; }
+usage() { die 'usage: run.sh [--prefix DIR] [--refuse-cma | --nic standard|compat|siw|rxe|erdma] [SET...]'; }
 
 build=$(cd "${top_builddir:-$top/build}" 2>/dev/null && pwd) ||
   die "there is no build in ${top_builddir:-$top/build}"
@@ -36,7 +37,7 @@ while [ $# -gt 0 ]; do
       ;;
     --nic)
       [ $# -ge 2 ] || usage
-      case $2 in standard | compat | siw | rxe) kind=$2 ;; *) usage ;; esac
+      case $2 in standard | compat | siw | rxe | erdma) kind=$2 ;; *) usage ;; esac
       shift
       ;;
     -*) usage ;;
@@ -55,9 +56,11 @@ logs=$build/fabtests${kind:+/$kind}
 mkdir -p "$logs" && cd "$logs" || exit 1
 
 case $kind in
-  siw | rxe)
+  siw | rxe | erdma)
+    adapters=-r
+    [ "$kind" != erdma ] || adapters=-e
     [[ " $* " != *' own '* ]] || die 'own is not run in the virtual machine'
-    bash "$top/test/vm/vm.sh" -r -t 10800 -o "$logs" "$top/fabtests/guest.sh" "$top" "$build/.libs" \
+    bash "$top/test/vm/vm.sh" $adapters -t 10800 -o "$logs" "$top/fabtests/guest.sh" "$top" "$build/.libs" \
       "$prefix" "$kind" "$@" | tee machine.log | tr -d '\r' | grep -E '^(==|FAIL:|# Total)'
     status=${PIPESTATUS[0]}
     [ "$status" != 77 ] || die "there can be no virtual machine here: $(tail -n 1 machine.log)"
@@ -65,8 +68,8 @@ case $kind in
     ;;
 esac
 
-# The tests listen on fixed ports: a network of their own, where there is a right to make one. The
-# adapter has an address of it.
+# The tests listen on fixed ports, so they get their own network namespace if that is permitted. The
+# simulated NIC has an address in it.
 address=127.0.0.1
 # shellcheck disable=SC2016
 private=(unshare -n sh -c 'ip link set lo up && ip addr add 10.8.0.1/32 dev lo && exec "$@"' sh)
@@ -86,7 +89,7 @@ if [ -n "$kind" ]; then
     "SOFTERDMA_DEVICES=erdma_0,ip=$address" FI_ERDMA_SHM=off)
 fi
 
-# run_own WRAPPER...: a line per test of fi_erdma; its output is in NAME.log.
+# run_own WRAPPER...: prints a line for each test of fi_erdma, with the output in NAME.log.
 run_own() {
   local name status verdict result=0
   title "own ($PWD)"

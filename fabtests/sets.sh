@@ -3,15 +3,15 @@
 # Runs sets of upstream's fabtests in the current folder. The caller sets `top` and `prefix`.
 # shellcheck disable=SC2154
 
-# take_runner SSH: upstream's script, but for its clean-up, which kills every process of the host whose
-# name begins with "fi_"; SSH stands for what reaches another host.
+# take_runner SSH: prints upstream's script without its clean-up, which kills every process of the host whose
+# name begins with "fi_". SSH is the command that reaches another host.
 take_runner() {
   sed -e '/xargs kill -9/s/.*/:/' -e "s#^declare bssh=.*#declare bssh='$1'#" \
     "$prefix/bin/runfabtests.sh" >runfabtests.sh
 }
 
-# run_set WRAPPER... -- SET OPTION...: OPTION is of runfabtests.sh, from the time limit to the names of
-# the hosts. Log: SET.log. Status 1 if a test failed.
+# run_set WRAPPER... -- SET OPTION...: runs a set with options of runfabtests.sh, from the time limit to the
+# names of the hosts. Log: SET.log. Status 1 if a test failed.
 run_set() {
   local around=() set_name status=0
   while [ "$1" != -- ]; do

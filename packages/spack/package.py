@@ -5,11 +5,11 @@ from spack.package import *
 
 
 class Erdma(AutotoolsPackage):
-    """libfabric provider for hosts with Alibaba Cloud's eRDMA NICs: it moves the messages of MPI, oneCCL and NCCL
-    through the NIC between hosts, and through shared memory inside one."""
+    """libfabric provider for Alibaba Cloud's eRDMA NICs: it carries the messages of MPI, oneCCL and NCCL through the
+    NIC between hosts, and through shared memory inside a host."""
 
-    # In the root of the sources: spack dev-build erdma@main. Whoever publishes tarballs adds a version with url and
-    # sha256 of each.
+    # In the root of the source tree: spack dev-build erdma@main. For published tarballs, add a version with url and
+    # sha256.
 
     license("BSD-2-Clause OR GPL-2.0-only")
 
@@ -25,7 +25,7 @@ class Erdma(AutotoolsPackage):
     depends_on("libfabric@1.17:")
     depends_on("rdma-core@33:")
     depends_on("libsodium@1.0.11:")
-    # Of the program fi_erdma, which takes their headers alone.
+    # The program fi_erdma needs only the headers of these.
     depends_on("cli11@2.1:", type="build")
     depends_on("fmt@9:", type="build")
     depends_on("nlohmann-json@3.10:", type="build")
