@@ -96,12 +96,8 @@ class HostilePeer final : public transport::Sink {
   void on_link_down(transport::Link&, int) noexcept override {}
 
   static bool has_canary(const char* bytes, size_t length) {
-    size_t row = 0;
-    for (size_t i = 0; i < length; ++i) {
-      row = bytes[i] == kCanary ? row + 1 : 0;
-      if (row == 6) return true;
-    }
-    return false;
+    static constexpr char kRow[] = {kCanary, kCanary, kCanary, kCanary, kCanary, kCanary};
+    return ::memmem(bytes, length, kRow, sizeof(kRow)) != nullptr;
   }
 
   template <typename Header>

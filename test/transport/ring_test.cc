@@ -1,5 +1,6 @@
 #include "transport/shm/ring.h"
 
+#include "all_equal.h"
 #include "libcheck.h"
 
 #undef fail  // of check.h, in the way of the standard library
@@ -254,7 +255,7 @@ void stress(bool hot, uint32_t start, uint64_t messages) {
     }
     wrong += entry.kind != Kind::packet || number_of(entry) != i ||
              entry.length != length_of(i, hot) ||
-             std::count(entry.payload, entry.payload + entry.length, byte_of(i)) != entry.length;
+             !erdma::test::all_equal(entry.payload, entry.length, byte_of(i));
     if (ring.receiver.advance()) ring.receiver.publish();
   }
   sender.join();
@@ -459,8 +460,7 @@ TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts)) {
       ck_assert(ring.receiver.next(entry));
       ck_assert_uint_eq(number_of(entry), taken);
       ck_assert_uint_eq(entry.length, length_of(taken, true));
-      const auto wrong = [&](std::byte byte) { return byte != byte_of(taken); };
-      ck_assert(std::none_of(entry.payload, entry.payload + entry.length, wrong));
+      ck_assert(erdma::test::all_equal(entry.payload, entry.length, byte_of(taken)));
       if (ring.receiver.advance()) ring.receiver.publish();
     }
     if (draw() % 2 && ring.receiver.unpublished()) ring.receiver.publish();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "all_equal.h"
 #include "softcuda/device_memory.h"
 #include "transport/link.h"
 
@@ -110,9 +111,7 @@ struct Moving {
     std::memset(bytes_of(memory), int(number), memory.iov_len);
   }
   static bool holds(const iovec& memory, uint64_t number) {
-    const std::byte* const bytes = bytes_of(memory);
-    return std::all_of(bytes, bytes + memory.iov_len,
-                       [&](std::byte b) { return b == std::byte(number); });
+    return all_equal(bytes_of(memory), memory.iov_len, std::byte(number));
   }
 };
 
