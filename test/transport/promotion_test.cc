@@ -99,21 +99,27 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
 }
 
-/// Sends until it has a hot ring, and stops in the middle of taking a packet back.
+/// Sends until it has a hot ring, and stops in the middle of taking a packet back, whose number it
+/// tells. The peer may have executed a packet before it can be taken back: then a later one is
+/// tried.
 int take_back_forever(int channel) {
   Pair own;
   if (!open_side(own.a)) return 1;
   Link& link = **own.a.transport->link_to(address_of("127.0.0.1", hear(channel)));
-  while (!is_hot(link)) {
-    (void)link.send(numbered(0), nullptr, 0, 0, SendHint::none);
-    own.a.poll();
-  }
   const iovec nothing{nullptr, 0};
-  uint64_t packet = 0;
-  if (link.optional().retractable->send(numbered(1), &nothing, 1, 0, packet)) return 2;
-  if (link.send(numbered(2), &nothing, 1, 0, SendHint::none)) return 3;
-  if (!link.optional().retractable->retract(packet)) return 4;
-  tell(channel, 1);
+  uint16_t number = 1;
+  for (;; own.a.poll()) {
+    uint64_t packet = 0;
+    if (!is_hot(link)) {
+      (void)link.send(numbered(0), nullptr, 0, 0, SendHint::none);
+      continue;
+    }
+    if (link.optional().retractable->send(numbered(number), &nothing, 1, 0, packet)) continue;
+    while (link.send(numbered(uint64_t(number) + 1), &nothing, 1, 0, SendHint::none)) own.a.poll();
+    if (link.optional().retractable->retract(packet)) break;
+    number += 2;
+  }
+  tell(channel, number);
   pause();
   return 0;
 }
@@ -127,14 +133,15 @@ TEST(a_peer_that_dies_while_it_takes_a_packet_back_is_lost_as_others) {
   tell(child.channel(), pair.a.name.port());
   pollfd stopped{child.channel(), POLLIN, 0};
   while (::poll(&stopped, 1, 0) == 0) pair.a.poll();
-  ck_assert_int_eq(hear(child.channel()), 1);
+  const unsigned taken_back = unsigned(hear(child.channel()));
+  ck_assert_uint_gt(taken_back, 0);
   child.kill(SIGKILL);
   ck_assert_int_eq(child.wait(), 1000 + SIGKILL);
   ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
   for (int i = 0; i < 1000; ++i) pair.a.poll();
   ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
   ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
-  for (const auto& packet : pair.a.sink->packets) ck_assert_uint_eq(packet.number(), 0);
+  for (const auto& packet : pair.a.sink->packets) ck_assert_uint_lt(packet.number(), taken_back);
   ck_assert(open_side(pair.b));
   send_some(pair, 3);
 }
