@@ -2,7 +2,7 @@
 """check_docs.py TREE: the README has at most 120 lines; links between documents lead somewhere; the lists of
 docs/Makefile.include hold what is in the tree; every FI_ERDMA_* variable that is named exists; the text of each
 heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; docs/hardware.md has
-the assumptions of test/hardware, and files that exist; the picture is the drawing of its figures; manifests are YAML;
+the assumptions of test/hardware, and files that exist; names in the pages on wire protocol and threads exist; the picture is the drawing of its figures; manifests are YAML;
 CHANGELOG.md begins with the version of configure.ac."""
 import glob
 import os
@@ -166,6 +166,15 @@ def check_picture():
             faults.append("docs/figures.svg is not the drawing of docs/figures.tsv: test/bench/figures.py draw")
 
 
+def check_names():
+    """Names in docs/wire-protocol.md and docs/threading.md are names of the code: a renamed field is renamed there, too."""
+    text = code()
+    for page in filter(exists, ("docs/wire-protocol.md", "docs/threading.md")):
+        for name in sorted(set(re.findall(r"`((?!fi_|ERDMA_)[A-Za-z_]\w*)(?:\(\))?`", read(page)))):
+            if text and not re.search(rf"\b{name}\b", text) and not exists(f"test/transport/{name}.cc"):
+                faults.append(f"{page}: nothing in prov/erdma has the name {name}")
+
+
 def check_manifests():
     try:
         import yaml
@@ -189,8 +198,8 @@ def check_version():
 
 os.chdir(sys.argv[1])
 sys.dont_write_bytecode = True
-for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_hardware, check_picture, check_manifests,
-              check_version]:
+for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_hardware, check_picture, check_names,
+              check_manifests, check_version]:
     check()
 print(*faults, sep="\n", end="\n" if faults else "")
 sys.exit(1 if faults else 0)

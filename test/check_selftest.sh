@@ -36,6 +36,7 @@ END
   mkdir -p "$folder/docs" "$folder/examples" "$folder/test/bench"
   echo '[a page](docs/a.md) about `FI_ERDMA_CMA`' >"$folder/README.md"
   echo '# A' >"$folder/docs/a.md"
+  echo '`what` it is' >"$folder/docs/wire-protocol.md"
   echo '### `the … is made of …`' >"$folder/docs/troubleshooting.md"
   echo 'ERDMA_WARN(CORE, "the %s is made of %s\n", what, which);' >>"$folder/prov/erdma/util/a.cc"
   printf '# date: %s\nless\ttime\tus\terdma\t1\n' now >"$folder/docs/figures.tsv"
@@ -45,8 +46,8 @@ END
   echo '  assume sun limits' >"$folder/test/hardware/verdicts.sh"
   echo 'a: b' >"$folder/examples/a.yaml"
   echo 'AC_INIT([a], [1.0])' >"$folder/configure.ac"
-  printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
-    docs/a.md docs/figures.svg docs/figures.tsv docs/hardware.md docs/troubleshooting.md examples/a.yaml \
+  printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
+    docs/a.md docs/figures.svg docs/figures.tsv docs/hardware.md docs/troubleshooting.md docs/wire-protocol.md examples/a.yaml \
     >"$folder/docs/Makefile.include"
   ! command -v python3 >/dev/null ||
     (cd "$folder" && python3 test/bench/figures.py draw docs/figures.tsv docs/figures.svg)
@@ -106,6 +107,7 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh docs/a.md '`FI_ERDMA_OLD`'
   refused check_docs.sh CHANGELOG.md '## 1.1'
   refused check_docs.sh docs/unlisted.md 'x'
+  refused check_docs.sh docs/wire-protocol.md '`which_is_gone`'
   refused check_docs.sh docs/troubleshooting.md '### `the … is made of cheese`'
   refused check_docs.sh $p/util/a.cc '  ERDMA_WARN(CORE, "the moon is made of %s\n", what);'
   refused check_docs.sh $p/util/a.cc 'const char* kCode = "W123";'

@@ -425,7 +425,7 @@ class Transport final : public transport::Transport {
   Behaviour behaviour;
   std::map<uint32_t, FakeLink::Exposed> shared;  ///< not revoked yet
   uint32_t exposures_made = 0;
-  std::vector<uint64_t> flushing;  ///< accepted by settle()
+  std::vector<uint64_t> flushing;  ///< accepted by flush()
   uint32_t offers_made = 0, offers_refused = 0;
   unsigned open_count = 0;  ///< regions that were to be opened
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
