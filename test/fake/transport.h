@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -404,6 +405,7 @@ class Transport final : public transport::Transport {
   }
 
   int poll(transport::Sink& sink) noexcept override {
+    if (before_poll) before_poll();
     int steps = 0;
     behaviour.room += behaviour.more_room;
     for (auto& [port, each] : links) steps += poll_link(*each, sink);
@@ -423,6 +425,7 @@ class Transport final : public transport::Transport {
   Network& network;
   util::SocketAddress name;
   Behaviour behaviour;
+  std::function<void()> before_poll;  ///< for example a peer on another core, which progresses
   std::map<uint32_t, FakeLink::Exposed> shared;  ///< not revoked yet
   uint32_t exposures_made = 0;
   std::vector<uint64_t> flushing;  ///< accepted by flush()

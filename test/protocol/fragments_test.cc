@@ -257,6 +257,60 @@ TEST(a_sender_that_only_sends_learns_of_the_budget) {
   pair.end_work();
 }
 
+/// A pair whose receiver runs on another core: it progresses whenever the sender polls. It charges
+/// a message of kOverPower bytes twice its length.
+struct BusyPair : FragmentPair {
+  static constexpr size_t kPacketBytes = 16384, kOverPower = kPacketBytes + 1;
+
+  BusyPair() : FragmentPair({4096, 65536, 2048}) {
+    for (Node* node : {&a, &b}) node->transport.behaviour.eager = kPacketBytes;
+    a.transport.before_poll = [this] { b.engine.progress(); };
+  }
+  /// The sender's last poll brought something, so its sends poll as seldom as they may.
+  void bring() {
+    const char byte = 'x';
+    must(b.send(0, &byte, 1, 9));
+    a.engine.progress();
+  }
+  void send(size_t messages, size_t length) {
+    const auto bytes = pattern(length);
+    for (size_t i = 0; i < messages; ++i) must(a.send(1, bytes.data(), length, 7));
+  }
+  void expect_no_end() {
+    b.engine.progress();
+    ck_assert_uint_eq(b_to_a().ended, 0);
+    end_work();
+  }
+};
+
+TEST(a_queue_of_packets_does_not_exceed_what_a_receiver_tolerates) {
+  BusyPair pair;
+  pair.a.transport.behaviour.room = 0;
+  pair.send(1100, BusyPair::kPacketBytes);
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.a.engine.progress();
+  pair.expect_no_end();
+}
+
+TEST(a_queue_and_new_messages_do_not_exceed_what_a_receiver_tolerates) {
+  BusyPair pair;
+  pair.a.transport.behaviour.room = 0;
+  pair.bring();
+  pair.send(255, BusyPair::kOverPower);
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.bring();
+  pair.send(256, BusyPair::kOverPower);
+  pair.expect_no_end();
+}
+
+TEST(direct_packets_do_not_exceed_what_a_receiver_tolerates) {
+  BusyPair pair;
+  pair.a.transport.behaviour.eager = 4 * BusyPair::kPacketBytes;
+  pair.bring();
+  pair.send(500, 4 * BusyPair::kPacketBytes);
+  pair.expect_no_end();
+}
+
 // --- FI_PEEK, FI_CLAIM, FI_DISCARD --------------------------------------------------------------
 
 TEST(a_peek_tells_the_whole_length_before_all_is_here) {

@@ -83,11 +83,12 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 // `args` is passed by value, so that the fast path can keep its own in registers.
 int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
+  if (x_messages.must_poll()) progress();
   if (!Messages::is_short(args) && Messages::goes_direct(args, peer) &&
       ++x_sends_since_progress < kSendsPerProgress && x_messages.send_direct(args, peer))
     return 0;
   const bool has_no_room = Messages::goes_direct(args, peer);
-  if ((has_no_room && !x_brought) || x_messages.must_look() ||
+  if ((has_no_room && !x_brought) ||
       looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
     progress();
   if (Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer)) return 0;
@@ -98,7 +99,7 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) return x_peers.refusal(args.destination);
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
-  if (x_messages.must_look() || looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
+  if (x_messages.must_poll() || looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
     progress();
   return post_slow(args, *peer, &sink);
 }
@@ -151,7 +152,7 @@ int Engine::cancel(const void* context) noexcept {
 
 int Engine::progress() noexcept {
   x_sends_since_progress = 0;
-  x_messages.looked();
+  x_messages.polls();
   int steps = 0;
   for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
   x_brought = steps > 0;
@@ -160,22 +161,20 @@ int Engine::progress() noexcept {
   return steps + work_off_all();
 }
 
-/// Nothing would wake this process for messages that Messages::must_look() holds back, so they are
+/// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
 /// not left when it returns.
 int Engine::work_off_all() noexcept {
   auto& waiting = x_peers.waiting();
   int steps = 0;
-  for (bool again = true; again;) {
+  for (;;) {
     for (Peer *peer = waiting.front(), *next; peer; peer = next) {
       next = waiting.next(*peer);
       steps += work_off(*peer);
     }
-    again = x_messages.must_look();
-    x_messages.looked();
-    if (!again) break;
+    if (!x_messages.must_poll()) return steps;
+    x_messages.polls();
     for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
   }
-  return steps;
 }
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.

@@ -7,6 +7,7 @@
 
 #include "hmem/copy.h"
 #include "protocol/inbound.h"
+#include "protocol/unexpected_messages.h"
 
 namespace erdma::protocol {
 namespace {
@@ -33,13 +34,17 @@ int Messages::launch(Send& send) noexcept {
   const bool fits = length <= transport::kAlwaysEager || length <= peer.link->limits().eager;
   send.rendezvous = peer.throttled || (!fits && !peer.link->prefers_fragments(length));
   if (send.rendezvous) return send_rts(send);
+  if (must_poll()) return -FI_EAGAIN;
   if (fits) return send_eager(send);
-  if (must_look()) return -FI_EAGAIN;
   if (send.remote_key.size) {  // the ring had no room for the rts
     peer.link->revoke(send.remote_key);
     send.remote_key.size = 0;
   }
   return send_fragments(send);
+}
+
+void Messages::charge(size_t length) noexcept {
+  x_unpolled += UnexpectedMessages::most_cost(length);
 }
 
 int Messages::send_eager(Send& send) noexcept {
@@ -49,8 +54,10 @@ int Messages::send_eager(Send& send) noexcept {
                     send.buffers.length});
   const int rc = send.peer->link->send(header, send.buffers.iov, send.buffers.count,
                                        send.buffers.length, transport::SendHint::none);
-  if (rc == 0) conclude(send);
-  return rc;
+  if (rc != 0) return rc;
+  charge(send.buffers.length);
+  conclude(send);
+  return 0;
 }
 
 /// Sends the fragments for which the link has room. The receiver copies one while the next is
@@ -76,8 +83,8 @@ int Messages::send_fragments(Send& send) noexcept {
         send.peer->link->send(header, part, count, length,
                               last ? transport::SendHint::none : transport::SendHint::unfinished);
     if (rc != 0) return rc;
+    if (send.sent == 0) charge(all.length);
     send.sent += length;
-    x_unlooked += length;
   }
   conclude(send);
   return 0;

@@ -20,11 +20,11 @@ class Messages final : public Initiator {
   static bool is_short(const SendArgs& args) noexcept {
     return args.length <= transport::kAlwaysEager;
   }
-  /// True: so many bytes have left in fragments that the others wait for a poll, which may bring a
-  /// budget packet. The caller makes progress.
-  bool must_look() const noexcept { return x_unlooked >= kMostUnlooked; }
-  /// The caller polls next.
-  void looked() noexcept { x_unlooked = 0; }
+  /// True: so many eager bytes have left since the last poll that further messages wait for a poll,
+  /// which may bring a budget packet. The caller makes progress.
+  bool must_poll() const noexcept { return x_unpolled >= kMostUnpolled; }
+  /// Call it directly before a poll of all transports.
+  void polls() noexcept { x_unpolled = 0; }
   /// Returns whether one packet, sent now, is all that the message needs.
   static bool goes_direct(const SendArgs& args, const Peer& peer) noexcept {
     return peer.direct && !args.until_delivered && !args.fence &&
@@ -54,12 +54,17 @@ class Messages final : public Initiator {
   int send_rts(Send& send) noexcept;
   int write(Send& send) noexcept;
 
-  /// Half of what a receiver tolerates from a peer that cannot know of the budget yet.
-  static constexpr size_t kMostUnlooked = size_t{4} << 20;
+  void charge(size_t length) noexcept;
+
+  /// A quarter of what a receiver tolerates from a peer that cannot know of the budget yet
+  /// (UnexpectedMessages): a budget packet may lie behind others that a first poll leaves.
+  static constexpr size_t kMostUnpolled = size_t{2} << 20;
 
   Controls& x_controls;
   CompletionSink& x_sent;
-  size_t x_unlooked = 0;  ///< bytes sent in fragments since looked()
+  /// What the eager messages since polls() may cost receivers; bytes. Short messages of
+  /// send_direct() are not included: their number is limited (Engine::post_send()).
+  size_t x_unpolled = 0;
 };
 
 inline bool Messages::send_direct(const SendArgs& args, Peer& peer) noexcept {
@@ -68,6 +73,7 @@ inline bool Messages::send_direct(const SendArgs& args, Peer& peer) noexcept {
   const auto hint = args.more ? transport::SendHint::more : transport::SendHint::none;
   if (peer.link->send(header, args.iov, args.count, args.length, hint) != 0) [[unlikely]]
     return false;
+  if (!is_short(args)) charge(args.length);
   x_sent.succeed(args.report) = {args.context, args.completion_flags(), 0, nullptr, 0, 0,
                                  UINT64_MAX};
   return true;

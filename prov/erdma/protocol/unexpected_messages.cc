@@ -13,8 +13,8 @@ namespace erdma::protocol {
 namespace {
 
 /// Eager bytes beyond the budget that a peer may send before it can have the budget packet, and as
-/// many after that: a peer that keeps the rules polls at least once in 1024 packets, and in 4 MiB
-/// of fragments.
+/// many after that: a peer that keeps the rules polls at least once in 1024 short messages, and
+/// whenever others have cost 2 MiB (Messages::must_poll()).
 constexpr size_t kOvershoot = 8 << 20;
 /// Most unexpected rts of one peer: it has at most 65536 sends in flight (FI_ERDMA_TX_SIZE), and an
 /// earlier connection may have left as many.
@@ -26,6 +26,10 @@ size_t cost(const Unexpected& message) noexcept {
 }
 
 }  // namespace
+
+size_t UnexpectedMessages::most_cost(size_t length) noexcept {
+  return sizeof(Unexpected) + SpareBuffers::room(length);
+}
 
 Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
                                       const wire::MessageHeader& header, const std::byte* payload,

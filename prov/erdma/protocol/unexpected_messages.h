@@ -13,6 +13,8 @@ class UnexpectedMessages {
   UnexpectedMessages(const EngineConfig& config, Controls& controls) noexcept
       : x_budget(config.unexpected_bytes), x_controls(controls) {}
 
+  /// Returns how many bytes an unexpected message of this length is charged at most.
+  static size_t most_cost(size_t length) noexcept;
   /// Queues a message, `length` bytes of which are here. Null: the peer keeps too much memory here
   /// already, and its link fails. Throws std::bad_alloc, and then nothing has happened.
   Unexpected* store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
