@@ -9,6 +9,7 @@
 
 #include "fake/scarce_memory.h"
 #include "protocol/engine.h"
+#include "protocol/spare_buffers.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/verbs_rig.h"
 
@@ -222,6 +223,17 @@ TEST(a_message_arrives_although_memory_lacked, 4 * kWays) {
     while (message_without(way, allocation, many, length, expected)) ++allocation;
     ck_assert_int_gt(allocation, 5);
   }
+}
+
+/// The memory that lacks may be what is kept for payloads of another size.
+TEST(kept_buffers_are_freed_for_a_payload_that_finds_no_memory) {
+  protocol::SpareBuffers spare;
+  spare.give_back(spare.take(65536), 65536);
+  ck_assert_uint_gt(spare.kept(), 0);
+  fake::run_short(0);
+  ck_assert(fake::counted([&] { return bool(spare.take(4096)); }));
+  ck_assert(fake::replenish());
+  ck_assert_uint_eq(spare.kept(), 0);
 }
 
 }  // namespace

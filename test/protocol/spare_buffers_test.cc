@@ -48,4 +48,18 @@ TEST(no_more_than_a_limit_is_kept) {
   ck_assert_uint_eq(spare.kept(), 0);
 }
 
+/// Sizes that were used once do not keep out those which are used now.
+TEST(other_sizes_give_way) {
+  SpareBuffers spare;
+  std::vector<SpareBuffers::Buffer> all;
+  constexpr size_t kFit = SpareBuffers::kMostKept / SpareBuffers::kLeast;
+  for (size_t i = 0; i < kFit; ++i) all.push_back(spare.take(SpareBuffers::kLeast));
+  auto larger = spare.take(65536);
+  for (auto& buffer : all) spare.give_back(std::move(buffer), SpareBuffers::kLeast);
+  std::byte* const memory = larger.get();
+  spare.give_back(std::move(larger), 65536);
+  ck_assert_uint_eq(spare.kept(), SpareBuffers::kMostKept);
+  ck_assert(spare.take(65536).get() == memory);
+}
+
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <new>
 
 namespace erdma::protocol {
 
@@ -17,21 +18,22 @@ class SpareBuffers {
   SpareBuffers() noexcept = default;
   SpareBuffers(const SpareBuffers&) = delete;
   SpareBuffers& operator=(const SpareBuffers&) = delete;
-  ~SpareBuffers() {
-    for (std::byte*& first : x_first)
-      while (first) delete[] pop(first);
-  }
+  ~SpareBuffers() { drop(0); }
 
   /// Returns memory of at least `bytes` bytes. Throws std::bad_alloc.
   Buffer take(size_t bytes) {
-    std::byte** const first = keeps(bytes) ? &x_first[class_of(bytes)] : nullptr;
-    if (!first || !*first) return Buffer(new std::byte[room(bytes)]);
-    x_kept -= rounded(bytes);
-    return Buffer(pop(*first));
+    if (keeps(bytes) && x_first[class_of(bytes)]) return Buffer(pop(class_of(bytes)));
+    if (x_kept > 0) {
+      if (auto* const memory = new (std::nothrow) std::byte[room(bytes)]) return Buffer(memory);
+      drop(0);  // what is kept may be what lacks
+    }
+    return Buffer(new std::byte[room(bytes)]);
   }
   /// `bytes` as in take().
   void give_back(Buffer buffer, size_t bytes) noexcept {
-    if (!keeps(bytes) || x_kept + rounded(bytes) > kMostKept) return;
+    if (!keeps(bytes)) return;
+    drop(kMostKept - rounded(bytes), class_of(bytes));
+    if (x_kept + rounded(bytes) > kMostKept) return;
     std::byte*& first = x_first[class_of(bytes)];
     std::byte* const memory = buffer.release();
     std::memcpy(memory, &first, sizeof(first));
@@ -56,10 +58,16 @@ class SpareBuffers {
     return size_t(std::bit_width(rounded(bytes) / kLeast)) - 1;
   }
   /// Each buffer of a list begins with the address of the next one.
-  static std::byte* pop(std::byte*& first) noexcept {
-    std::byte* const memory = first;
-    std::memcpy(&first, memory, sizeof(first));
+  std::byte* pop(size_t list) noexcept {
+    std::byte* const memory = x_first[list];
+    std::memcpy(&x_first[list], memory, sizeof(memory));
+    x_kept -= kLeast << list;
     return memory;
+  }
+  /// Frees buffers until at most `most` bytes are kept, but none of the list `but`.
+  void drop(size_t most, size_t but = kClasses) noexcept {
+    for (size_t list = 0; list < kClasses; ++list)
+      while (x_kept > most && list != but && x_first[list]) delete[] pop(list);
   }
 
   std::byte* x_first[kClasses] = {};
