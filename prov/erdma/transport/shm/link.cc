@@ -79,7 +79,7 @@ bool ShmLink::prefers_fragments(size_t length) noexcept {
   const size_t rings = x_context.large_messages.links_with(this);
   if (x_context.core.shared() && (length > kMostOnSharedCore || rings * length > kMostInCache))
     return false;
-  if (!ring->room_for_bytes(uint32_t(length))) return ring->moves();
+  if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
   x_context.count_message();
   x_context.large_messages.add(this);
   return true;

@@ -137,7 +137,7 @@ bool RingSender::room_for_bytes(uint32_t bytes) noexcept {
 }
 
 bool RingSender::moves() noexcept {
-  if (std::exchange(x_stuck_at, x_byte_tail) != x_byte_tail) x_stuck = 0;
+  if (std::exchange(x_stuck_at, x_seen) != x_seen) x_stuck = 0;
   return ++x_stuck <= kPatience;
 }
 

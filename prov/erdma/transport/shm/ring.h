@@ -131,7 +131,7 @@ class RingSender {
   /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
   /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
-  /// Call if room_for_bytes() has just returned false. False: the receiver has consumed nothing
+  /// Call if there was no room just now. False: the receiver has consumed nothing
   /// during the last kPatience calls, so it is busy with something else.
   bool moves() noexcept;
   static constexpr unsigned kPatience = 1000;
@@ -173,7 +173,7 @@ class RingSender {
   uint64_t x_seen = 0;       ///< the last value read from *consumed
   EagerStreaming x_streaming;
   const CoreSharing* x_core = nullptr;
-  uint32_t x_stuck_at = 0;  ///< x_byte_tail at the last call of moves()
+  uint64_t x_stuck_at = 0;  ///< x_seen at the last call of moves()
   unsigned x_stuck = 0;     ///< calls of moves() since the receiver consumed something
   uint64_t* x_byte_ring_bytes = nullptr;
 };
