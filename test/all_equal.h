@@ -5,7 +5,7 @@
 
 namespace erdma::test {
 
-/// Whether each byte has this value. The comparison is memcmp()'s: a loop of an algorithm takes 20
+/// Returns true if each byte has this value. It uses memcmp(), as a loop of an algorithm takes 20
 /// times as long in a program that is not optimized.
 inline bool all_equal(const void* memory, size_t length, std::byte value) {
   const auto* const bytes = static_cast<const std::byte*>(memory);

@@ -3,7 +3,7 @@
 # Checks that the provider never ends its process, and contains no unfinished work.
 cd "${srcdir:-.}/prov/erdma" || exit 1
 bad=0
-# Member functions of these names are allowed.
+# Member functions with these names are allowed.
 if grep -rnE '(^|[^_a-zA-Z>.:])(std::|::)?(assert|abort|_?exit|quick_exit|terminate) *\(' \
   --include='*.cc' --include='*.h' . | grep -vE ':[0-9]+: *//|void abort\('; then
   bad=1

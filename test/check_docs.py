@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 MOST_LINES = 120
-MOST_COMPARED = 60  # of a log line: a heading may leave out the end of a long remedy
+MOST_COMPARED = 60  # characters of a log line: a heading may leave out the end of a long remedy
 NOT_OURS = "## Lines of other programs"
 faults = []
 

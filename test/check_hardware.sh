@@ -41,7 +41,7 @@ gives() {
 
 begin of_machines
 gives 'not known' adapter 'limits: it was not reached'
-gives 'not known' adapter device_list.cc # from docs/hardware.md
+gives 'not known' adapter device_list.cc # docs/hardware.md names this file
 step client limits 0 'port ACTIVE'
 gives 'not known' adapter 'nothing came from the other machine'
 step server limits 77

@@ -28,7 +28,7 @@ deny 'fabric protocol transport util' '"hmem/cuda_api'
 deny .         '("(fake|libcheck)|<check.h>)'
 # util/log.cc needs the name that log lines carry, which is a member of fi_provider.
 deny 'util hmem protocol transport' '<rdma/(fi_[a-df-z]|fi_e[^r]|providers/fi_prov)' --exclude=log.cc
-# The program fi_erdma shares only those files with the provider that need no library.
+# The program fi_erdma shares with the provider only the files that need no library.
 if [ -d ../fi_erdma ] && grep -rnE '^ *# *include *"(fabric|protocol|transport|hmem|util)/' ../fi_erdma |
   grep -vE '"util/(spelling|stat_layout|stat_sequence)\.h"'; then bad=1; fi
 # Only domain_transports.cc names the transports together.

@@ -29,7 +29,7 @@ stages() {
   bash -c 'set -u; top=$1 build=$2 logs=$2/logs selected="  "; . "$top/test/lib/results.sh"; eval "$3"' \
     _ "$source" "$tree/build" "$1"
 }
-# passed PROGRAM [CHECKS]: what make check leaves of a program that passed.
+# passed PROGRAM [CHECKS]: writes the files that make check leaves for a program that passed.
 leave='passed() {
   mkdir -p "$build/test"
   echo ":global-test-result: PASS" >"$build/test/$1.trs"

@@ -9,7 +9,7 @@
 
 namespace erdma::test {
 
-/// Whether a child gets a copy of this page, which is mapped.
+/// Returns true if a child gets a copy of this page, which must be mapped.
 inline bool goes_to_children(const void* page) {
   const auto at = reinterpret_cast<uintptr_t>(page);
   std::ifstream maps("/proc/self/smaps");

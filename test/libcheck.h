@@ -9,8 +9,8 @@
 // An old spelling of ck_abort_msg(), which would rename every C++ member called fail.
 #undef fail
 
-// Each assertion that holds marks its place. libcheck itself would write each to a file, and it
-// parses that file in a time quadratic in its length.
+// Records the place of each assertion that holds. libcheck itself would write each place to a file,
+// and would parse that file in a time quadratic in its length.
 #define _mark_point(file, line) ::erdma::test::at(file, line)
 
 // A file of tests is a suite, named like the file without _test.cc. The tests register themselves:
@@ -24,33 +24,34 @@
 //   LEFT_OUT("case");                     // or they do not, on purpose
 //
 // Each test fails if it ends with more descriptors, threads, shared memory or objects of the
-// simulated adapter than it began with, or if an owner in the provider ended before it had all back
-// that it had lent: pool objects, registrations, blocks, rings (resources.h).
+// simulated adapter than it began with. It also fails if an owner in the provider ended before it
+// had back all that it had given out: pool objects, registrations, blocks, rings (resources.h).
 namespace erdma::test {
 
-/// Of a suite.
+/// Options of a suite.
 struct SuiteOptions {
-  /// Calls its argument, which runs the tests, wherever they are to run; null = here, once. Its
-  /// result is that of the program.
+  /// Runs its argument, which runs the tests, in the places where they are to run. Null runs them
+  /// here, once. The result is that of the program.
   int (*run)(char** argv, int (*tests)()) = nullptr;
-  SFun once = nullptr;          ///< in the parent of all tests, before them
+  SFun once = nullptr;          ///< runs before the tests, in their parent
   bool (*offered)() = nullptr;  ///< false = the suite is skipped
-  bool counted = true;          ///< what a test leaves behind fails it
+  bool counted = true;          ///< a test fails if it leaves resources behind
 };
 
-/// Runs before each test of a case, in its process; of several, the case runs once with each.
+/// Functions that run before each test of a case, in its process. If there are several, the case
+/// runs once with each.
 struct SetUps : std::vector<SFun> {
   SetUps(SFun set_up) : vector(1, set_up) {}
   SetUps(std::initializer_list<SFun> set_ups) : vector(set_ups) {}
 };
 
-/// Of the tests which follow in the file, or header.
+/// Options of the tests that follow in the file or header.
 struct CaseOptions {
   const char* name = "tests";
-  double timeout = 60;  ///< of each, in seconds; 0 = none
+  double timeout = 60;  ///< of each test, in seconds; 0 = none
   SetUps set_up = nullptr;
   SFun tear_down = nullptr;
-  bool (*offered)() = nullptr;  ///< false = they are left out
+  bool (*offered)() = nullptr;  ///< false = the tests are left out
 };
 
 /// Names a case of a header that does not run in the file.
@@ -58,7 +59,7 @@ struct LeftOut {
   const char* case_name;
 };
 
-/// The values of _i.
+/// The range of _i.
 struct Loop {
   Loop() = default;
   template <typename Count>
@@ -68,44 +69,47 @@ struct Loop {
   int begin = 0, end = 1;
 };
 
-/// What the macros are made of; `file` is that of the suite.
+/// Registers the parts of a suite for the macros. `file` is that of the suite.
 struct Registration {
   Registration(const char* file, const SuiteOptions& options);
   Registration(const char* file, const CaseOptions& options, const char* header);
-  /// Of a case from a header: its set-ups here.
+  /// Gives a case from a header its set-ups.
   Registration(const char* file, const char* case_name, const SetUps& set_ups);
   Registration(const char* file, const LeftOut& left_out);
   Registration(const char* file, const TTest& test, Loop (*loop)());
-  /// Of a header: runs before the tests of each suite that includes it.
+  /// Lets `once` run before the tests of each suite that includes a header.
   Registration(const char* file, SFun once);
 };
 
-/// The result of two runs, each 0 = passed or 77 = skipped: skipped if both were.
+/// Combines the results of two runs, each 0 = passed or 77 = skipped. The result is skipped if both
+/// were.
 inline int of_both(int one, int other) {
   if (one == 77) return other;
   return other == 77 ? one : one || other;
 }
 
-/// Records the place that the calling test has reached, which libcheck tells of a test that crashes
-/// or runs out of time. Does nothing within the same tick (4 ms) of the clock as the last record.
+/// Records the place that the calling test has reached. libcheck reports it if the test crashes or
+/// runs out of time. A call within the same tick (4 ms) of the clock as the last record has no
+/// effect.
 void at(const char* file, int line);
 
-/// By a test that ends, on purpose, before all its operations have: what these hold is not counted.
+/// Call this in a test that intentionally ends before all its operations have completed. Resources
+/// of these operations are then not counted.
 void leaves_work_undone();
 
-/// By a test that plays a peer which gives nothing back, or ends endpoints as if they had died:
-/// what owners in the provider had lent then is not counted.
+/// Call this in a test that plays a peer which gives nothing back, or ends endpoints as if they had
+/// died. Resources that owners in the provider had given out are then not counted.
 void leaves_owners_short();
 
-/// This program becomes another run of itself with `argv`: by $ERDMA_RUNNER, if that is set, an
-/// emulator for a machine that this one is not. argv[0] is replaced. Returns if that fails.
+/// Replaces this program by another run of itself with `argv`, of which argv[0] is replaced. If
+/// $ERDMA_RUNNER is set, it is an emulator that runs the program. Returns only if that fails.
 void start_again(char** argv);
 
-/// In memory, if there is such a place. On a disk each file that is deleted delays those which are
-/// made in the next seconds: ext4 looks for a number that nobody had lately.
+/// Returns a folder in memory, if there is one. On a disk, each deleted file delays files that are
+/// created in the next seconds, as ext4 looks for a number that was not used lately.
 const char* temporary_folder();
 
-/// For a file or folder there that belongs to the calling process.
+/// Returns the path of a file or folder there that belongs to the calling process.
 std::string temporary_path(const char* name);
 
 }  // namespace erdma::test
@@ -115,12 +119,12 @@ std::string temporary_path(const char* name);
 #define ERDMA_REGISTER \
   static const ::erdma::test::Registration ERDMA_JOIN(registration_, __COUNTER__)
 
-// Of files that are compiled as one, the joined source names each (test/lib/join.sh); two of them
-// may have tests of the same name.
+// If files are compiled as one, the joined source names each (lib/join.sh). Two of them may have
+// tests of the same name.
 #ifdef ERDMA_JOINED
 #define ERDMA_SUITE_FILE ERDMA_JOINED_FILE
 #define ERDMA_OF_FILE(name) ERDMA_JOIN(name, ERDMA_JOINED_NUMBER)
-// What a header has of a suite would be that of the first file alone.
+// A suite in a header would belong to the first file only.
 #define ERDMA_IN_SOURCE static_assert(__FILE__[sizeof(__FILE__) - 2] == 'c');
 #else
 #define ERDMA_SUITE_FILE __BASE_FILE__

@@ -1,5 +1,6 @@
-// The main() of all programs of tests. Arguments: suites, each with or without one of its tests
-// (suite:test); none = all suites, each in a process of its own; --list = names.
+// The main() of all programs of tests. Arguments are suites, each with or without one of its tests
+// (suite:test). Without arguments, all suites run, each in a process of its own. --list prints the
+// names.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,7 +20,7 @@ int run_one(const std::string& name, char** argv) {
   return erdma::test::run_suite(name.substr(0, colon), test, argv);
 }
 
-/// In a process of its own: a suite may change what the others find.
+/// Runs a suite in a process of its own, as it may change the environment of others.
 int run_apart(std::string name, char* program) {
   std::fflush(stdout);
   const pid_t child = fork();

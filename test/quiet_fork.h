@@ -21,10 +21,10 @@ inline bool others_sleep() {
   return true;
 }
 
-/// fork() while the other threads of this process sleep. Where one of them is in the allocator of
-/// AddressSanitizer, which is not unlocked in a child as the C library's is, the child would wait
-/// for it without end at its own first allocation. All are looked at twice: the last that ran may
-/// have woken one that was asleep when it was looked at.
+/// Calls fork() while the other threads of this process sleep. AddressSanitizer does not unlock its
+/// allocator in a child, unlike the C library. If another thread were in it, the child would hang
+/// at its first allocation. All threads are checked twice, as the last running one may have woken
+/// one that was asleep when it was checked.
 inline pid_t quiet_fork() {
   for (int quiet = 0; quiet < 2; sched_yield()) quiet = others_sleep() ? quiet + 1 : 0;
   return fork();

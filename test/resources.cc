@@ -16,13 +16,13 @@
 #include "libcheck.h"
 #include "util/left_over.h"
 
-/// Of the simulated adapter: linked, or preloaded, or absent.
+/// A function of the simulated adapter, which is linked, preloaded or absent.
 extern "C" [[gnu::weak]] const char* softerdma_leave();
 
 namespace erdma::test {
 namespace {
 
-/// A thread that was joined is listed until the kernel has put it away.
+/// A joined thread is listed until the kernel has removed it.
 constexpr std::chrono::seconds kUntilGone{2};
 
 Resources before;
@@ -31,7 +31,7 @@ bool work_undone, owners_short;
 std::mutex left_mutex;
 Resources left;
 
-/// `what` is a name, or __PRETTY_FUNCTION__ of a template of which T is the name.
+/// `what` is the name, or __PRETTY_FUNCTION__ of a template whose T has the name.
 void note_left(const char* what, size_t number) noexcept {
   std::string name = what;
   if (const size_t at = name.find("T = "); at != name.npos)
@@ -61,7 +61,7 @@ void count_descriptors(Resources& found) {
 
 void count_threads(Resources& found) {
 #ifdef __SANITIZE_THREAD__
-  (void)found;  // it starts a thread of its own once there is a second one
+  (void)found;  // TSan starts a thread of its own as soon as there is a second one
   return;
 #endif
   for (const std::string& id : names_in("/proc/self/task")) {
@@ -71,7 +71,8 @@ void count_threads(Resources& found) {
   }
 }
 
-/// Code and plain memory are the C library's business: heap, stacks and what dlopen() maps.
+/// Counts mappings of files and devices. Code, heap, stacks and other anonymous memory belong to
+/// the C library.
 void count_mappings(Resources& found) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -84,7 +85,7 @@ void count_mappings(Resources& found) {
   }
 }
 
-/// Bytes that a descriptor of shared memory keeps.
+/// Returns the size of a descriptor's shared memory in bytes, as text.
 std::string bytes_of(const std::string& what) {
   int fd = -1;
   struct stat status {};
@@ -110,8 +111,8 @@ std::string changes(const Resources& after) {
   return text;
 }
 
-/// The adapter leaves its network, so that what it holds for itself goes. If it can't, because the
-/// test holds objects of it, these are said.
+/// Makes the adapter leave its network, which frees its own resources. If it cannot, because the
+/// test holds objects of it, returns their names.
 std::string held_of_adapter() {
   auto* leave = softerdma_leave;
   if (!leave) leave = reinterpret_cast<decltype(leave)>(dlsym(RTLD_DEFAULT, "softerdma_leave"));

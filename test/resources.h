@@ -5,16 +5,18 @@
 
 namespace erdma::test {
 
-/// What a process holds, or has lent: a description, and how often.
+/// The resources that a process holds or has given out: a description, and their number.
 using Resources = std::map<std::string, long>;
 
-/// Of this process: descriptors, threads, mappings of shared memory.
+/// Counts the descriptors, threads and mappings of shared memory of this process.
 Resources held_by_process();
-/// What owners that ended since begin_counting() gave away and did not get back.
+/// Returns the resources that owners which ended since begin_counting() gave out and did not get
+/// back.
 Resources left_over();
 
-/// Around every test, in its process (libcheck.h). end_counting() fails the test if there is more
-/// than before, or if a descriptor is gone that the test did not open.
+/// These functions run before and after every test, in its process (libcheck.h). end_counting()
+/// fails the test if there are more resources than before, or if a descriptor is closed that the
+/// test did not open.
 void begin_counting();
 void end_counting();
 

@@ -17,7 +17,7 @@
 #include "util/recycler.h"
 
 namespace erdma::protocol {
-struct Undone {  // named like what an engine holds
+struct Undone {  // has a name like an object of an engine
   int member = 0;
 };
 
@@ -160,7 +160,7 @@ void give_all_back() {
   ck_assert_int_eq(ibv_close_device(of), 0);
 }
 
-/// What the tests above were reported for; empty = passed.
+/// Reasons for which the tests above were reported; empty = passed.
 std::vector<std::string> reports;
 
 void run_leaking() {

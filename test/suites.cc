@@ -24,7 +24,7 @@ struct Test {
 
 struct Case {
   CaseOptions options;
-  std::string file;  ///< that it stands in
+  std::string file;  ///< source file of the suite
   std::vector<Test> tests;
 };
 
@@ -36,7 +36,7 @@ struct Registered {
   std::set<std::string> left_out;
 };
 
-/// By name.
+/// Returns all suites by name.
 std::map<std::string, Registered>& all() {
   static std::map<std::string, Registered> suites;
   return suites;
@@ -54,8 +54,8 @@ bool wanted(const Test& test) {
   return g_only.empty() || g_only == test.test.name;
 }
 
-/// What would be lost in silence: a case of a header that neither runs nor is left out, and a name
-/// that no case has.
+/// Fails on errors that would pass in silence: a case of a header that neither runs nor is left
+/// out, and a name that no case has.
 bool names_fit() {
   std::set<std::string> cases;
   bool fit = true;
@@ -133,7 +133,7 @@ int run_here() {
 }  // namespace
 
 void at(const char* file, int line) {
-  static std::atomic<long> last;  // threads of a test assert, too
+  static std::atomic<long> last;  // assertions may also be in threads of a test
   timespec now;
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   if (last.exchange(now.tv_nsec, std::memory_order_relaxed) != now.tv_nsec)

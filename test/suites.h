@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
-// The suites of this program (libcheck.h), for its main().
+// Functions for main() to run the suites of this program (libcheck.h).
 namespace erdma::test {
 
 std::vector<std::string> suites();
 
-/// Runs a suite, or one of its tests ("" = all) in this process, or where it wants to be run. 0 =
-/// passed, 77 = skipped.
+/// Runs a suite, or one of its tests ("" = all), in this process or where its options say. Returns
+/// 0 if it passed, 77 if it was skipped.
 int run_suite(const std::string& suite, const std::string& test, char** argv);
 
 }  // namespace erdma::test

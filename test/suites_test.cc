@@ -1,5 +1,5 @@
-// Suites as libcheck.h describes them: what is lost in silence fails. The suites that fail are
-// registered in a process of their own.
+// Tests suites as libcheck.h describes them: errors that could pass in silence must fail. Suites
+// that fail are registered in a process of their own.
 #include "suites.h"
 
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ Loop once() {
 
 const TTest kInFile{"in_file", passes, kFile, 1}, kInHeader{"in_header", passes, kHeader, 1};
 
-/// A file with a test and a header with a case, and what `more` registers.
+/// Registers a file with a test and a header with a case, and calls `more`.
 void probe(const std::function<void()>& more) {
   Registration(kFile, CaseOptions{.name = "shared"}, kHeader);
   Registration(kFile, kInHeader, once);
@@ -40,7 +40,7 @@ struct Outcome {
   std::string output;
 };
 
-/// Of `body`, in a process of its own.
+/// Runs `body` in a process of its own and returns its outcome.
 Outcome apart(const std::function<int()>& body) {
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);
@@ -73,7 +73,7 @@ Outcome run_probe(const std::function<void()>& more, const char* test = "") {
   });
 }
 
-/// This program with `argument`.
+/// Runs this program once more with `argument`.
 Outcome run_again(const char* argument) {
   return apart([argument] {
     char* argv[] = {const_cast<char*>("suites_test"), const_cast<char*>(argument), nullptr};
@@ -90,7 +90,7 @@ void with_set_ups() {
   Registration(kFile, "shared", SetUps{nullptr, nullptr});
 }
 
-/// One test in each of the two runs.
+/// Each of the two runs has one test.
 const Registration g_both(kHere, SuiteOptions{.run = here_and_on_devices});
 const Registration g_first(kHere, CaseOptions{.offered = not_on_devices}, kHere);
 const Registration g_here(kHere, TTest{"here", passes, kHere, 1}, once);

@@ -7,9 +7,9 @@
 
 namespace erdma::test {
 
-/// Whether a process may watch its own mappings here (userfaultfd), as registrations that are kept
-/// need. The usual seccomp profile of containers refuses it; what needs it is left out then, and
-/// the output says so. What the provider does without it is tested everywhere.
+/// Returns true if a process may watch its own mappings here (userfaultfd), which registrations
+/// need to be kept. The usual seccomp profile of containers refuses it. Tests that need it are then
+/// left out, and the output says so. All hosts test the provider without it.
 inline bool can_watch_memory() {
   const util::EventFd wake;
   const char* why = nullptr;

@@ -20,8 +20,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 LONG = 4 << 10  # rates of messages from here on are shown as GB/s
 
-# group and what: the row's name. A row compares `ours` with the best of `peers` by `key`; `limit`, if
-# any, is a bar on the ratio ours / theirs: of times at most, of rates at least.
+# group and what are the row's name. A row compares `ours` with the best of `peers` by `key`. `limit`, if
+# any, limits the ratio ours / theirs: a maximum for times, a minimum for rates.
 Row = collections.namedtuple("Row", "group what key unit ours peers limit")
 
 

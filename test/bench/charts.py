@@ -8,7 +8,7 @@ import bars
 PEERS = {"erdma": "#1f6feb", "Open MPI erdma": "#1f6feb", "shm": "#9a6700", "psm3": "#8250df", "UCX posix": "#bf3989",
          "UCX posix+cma": "#cf5c00", "Open MPI vader": "#116329", "Open MPI UCX": "#bf3989"}
 OTHER = "#57606a"
-WIDTH, HEIGHT, LEFT, RIGHT = 760, 260, 70, 150  # of a chart, and what stands beside its curves
+WIDTH, HEIGHT, LEFT, RIGHT = 760, 260, 70, 150  # sizes of a chart, and of the space beside its curves
 CELL, ROW, NAMES = 44, 18, 215
 WORST = 2.0  # a ratio from here on has the deepest colour
 

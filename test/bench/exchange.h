@@ -15,11 +15,11 @@
 namespace erdma::bench {
 
 constexpr int kWindow = 64;
-/// Streams write to and read from buffers of at most so many bytes in all; beyond, slots share.
+/// Largest total of a stream's buffers. Above, slots share memory.
 constexpr size_t kPool = size_t{32} << 20;
 enum Tag : uint64_t { kPing = 1, kStream, kAck, kPattern = 16 };
 
-/// Microseconds that a fast peer needs; only used to choose how often something is done.
+/// Microseconds of a fast peer. They only determine the number of repetitions.
 inline double guess_half(size_t length) {
   return 0.3 + double(length) / 8e3;
 }
@@ -71,7 +71,7 @@ class PingPong {
   bool x_arrived = false;
 };
 
-/// Median over blocks of turns: what else runs on the host spoils single blocks only.
+/// Prints the median over blocks of turns, as other load on the host affects only some blocks.
 template <class Link>
 void half_round_trip(Link& link, size_t length, int blocks, int turns) {
   PingPong<Link> game(link, length);
@@ -100,8 +100,8 @@ void give_ack(Link& link) {
   while (link.sending() > 0) link.poll([](unsigned, size_t) {});
 }
 
-/// Messages out, messages in, at most `window` of each under way. Each receive that is done is
-/// posted again, as ucx_perftest does. `ignore` covers bits of the tag.
+/// Sends and receives messages with at most `window` of each under way. Each completed receive is
+/// posted again, as in ucx_perftest. `ignore` masks bits of the tag.
 template <class Link>
 class Stream {
  public:
@@ -142,8 +142,8 @@ class Stream {
   int x_received = 0;
 };
 
-/// Microseconds: `each` messages, then one back, and again, `times` over. With `both`, each side
-/// sends as many.
+/// Returns the microseconds of `times` rounds of `each` messages and one back. With `both`, both
+/// sides send `each` messages.
 template <class Link>
 double stream_once(Link& link, Stream<Link>& stream, int each, int times, bool both) {
   const double start = now_us();
@@ -154,7 +154,7 @@ double stream_once(Link& link, Stream<Link>& stream, int each, int times, bool b
   return now_us() - start;
 }
 
-/// Millions of messages a second, both directions together.
+/// Returns millions of messages per second, of both directions together.
 template <class Link>
 double message_rate(Link& link, Stream<Link>& stream, int each, int times, bool both = false) {
   constexpr int kBlocks = 5;

@@ -1,7 +1,7 @@
-// fi_pair_bench curves|patterns|senders N|nic|emulated|one-sided|matching|memory|offered: what
-// FI_PROVIDER costs between processes of one host; machine|line: what the host allows. The two of
-// all but "memory" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3"; sizes and counts:
-// see Plan.
+// fi_pair_bench curves|patterns|senders N|nic|emulated|one-sided|matching|memory|offered measures
+// the provider of FI_PROVIDER between processes of one host; machine|line measure the limits of the
+// host. Except for "memory", the two processes are pinned to cores 0 and 1, or to those of
+// BENCH_CORES="2 3". Plan describes sizes and counts.
 #include "bench.h"
 
 namespace erdma::bench {
@@ -37,7 +37,7 @@ clients::NodeOptions options_for(Measure measure) {
   return options;
 }
 
-/// Nobody leaves while another still needs its progress.
+/// Waits until all processes are done, as another one may still need this one's progress.
 void leave(Node& node, Board& board, uint64_t processes) {
   board.words[0].fetch_add(1);
   node.wait_until([&] { return board.words[0].load() == processes; }, "the other processes to end");
@@ -74,14 +74,14 @@ int run_sender(Board& board, int who, int senders) {
   return 0;
 }
 
-/// Ends with 77 if there is no such provider.
+/// Exits with 77 if the provider does not exist.
 int offered() {
   const Node node;
   std::puts(node.info().fabric_attr->prov_name);
   return 0;
 }
 
-/// The first process receives.
+/// Runs several senders. The first process receives.
 int run_senders(int senders) {
   if (senders < 1 || senders >= Board::kProcesses) clients::fail("senders: 1 to 39");
   Board& board = Board::create();

@@ -35,9 +35,9 @@ ROWS = [
     (MORE, "1 MiB fi_write", "GB/s", "write_1048576", ("erdma", "erdma"), (SHM, SHM)),
     (MORE, "1 MiB fi_read", "GB/s", "read_1048576", ("erdma", "erdma"), (SHM, SHM)),
 ]
-WIDTH, LABEL, ROOM = 760, 220, 150  # of the picture, of what stands left of the bars and right of them
+WIDTH, LABEL, ROOM = 760, 220, 150  # of the picture, and of the space left and right of the bars
 BAR, GAP = 14, 10
-CHART, HEAT = "curve: ", "ratio: "  # groups of the file that are no bars
+CHART, HEAT = "curve: ", "ratio: "  # groups of the file that are not bars
 # title, key, peers, whether the value is a rate of messages, shown as GB/s
 CURVES = [
     ("half round trip", "half", ["erdma", *bars.OTHERS], False),

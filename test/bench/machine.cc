@@ -1,5 +1,5 @@
-// The physical limits of a pair of cores: how long a cache line takes from one to the other, and
-// how fast one copies what the other has, through memory of both and through CMA.
+// The physical limits of a pair of cores: the time to move a cache line from one to the other, and
+// the rate at which one copies the other's memory, through shared memory and through CMA.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
@@ -29,7 +29,7 @@ Shared& share() {
   return *new (memory) Shared;
 }
 
-/// us in one direction; the one process passes odd numbers, the other even ones.
+/// Returns the microseconds for one direction. One process passes odd numbers, the other even ones.
 double pass_line(std::atomic<uint32_t>& ball, bool first, int blocks, int turns) {
   std::vector<double> samples;
   uint32_t next = first ? 1 : 2;
@@ -44,7 +44,7 @@ double pass_line(std::atomic<uint32_t>& ball, bool first, int blocks, int turns)
   return median(samples);
 }
 
-/// GB/s of `copy(offset)`, which takes `length` bytes of what the other process has.
+/// Returns GB/s of `copy(offset)`, which copies `length` bytes of the other process.
 template <class Copy>
 double speed(const Plan& plan, size_t length, Copy copy) {
   const int each = plan.fitting(0.2, double(length) / 1e4, 8, 1000);
@@ -58,10 +58,11 @@ double speed(const Plan& plan, size_t length, Copy copy) {
   return median(samples);
 }
 
-/// Fills what the first process copies, so that it is in this core's caches as far as it fits.
+/// Fills the memory that the first process copies, so that this core's caches have as much of it as
+/// possible.
 int own_memory(Shared& shared) {
   pin(1);
-  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // else Yama lets only parents read
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // otherwise, Yama lets only parents read
   std::vector<char> owned(kMost, char(1));
   std::memset(shared.data, 1, kMost);
   shared.owned = owned.data();

@@ -1,4 +1,4 @@
-// What finding a receive, or an unexpected message, costs among many with other tags.
+// Measures the search for a receive or an unexpected message among many with other tags.
 #include <numeric>
 
 #include "bench.h"
@@ -7,11 +7,12 @@ namespace erdma::bench {
 namespace {
 
 constexpr int kBatch = 8;
-// Words of the board: batches that the sender has sent, and that the receiver has asked for.
+// Words of the board: the numbers of batches that the sender has sent and the receiver has
+// requested.
 constexpr size_t kSent = 1;
 constexpr size_t kAsked = 2;
 
-/// Tags in an order without a pattern, every one of them once in each pass.
+/// All tags in random order, each once in every pass.
 class Tags {
  public:
   explicit Tags(int depth) : x_tags(size_t(depth)) {
@@ -26,7 +27,7 @@ class Tags {
   size_t x_at = 0;
 };
 
-/// Sends a batch whenever the receiver asks for one. All state of both sides is in step: `asked`
+/// Sends a batch whenever the receiver requests one. Both sides keep the same counts: `asked`
 /// counts over the whole run.
 void serve(Side& side, int depth, bool unexpected, int batches, uint64_t& asked) {
   Tags tags(depth);
@@ -47,7 +48,8 @@ class Receiver {
  public:
   Receiver(Side& side, int depth) : x_side(side), x_tags(depth), x_contexts(size_t(depth)) {}
 
-  /// ns a message: arrival at a posted receive, and posting it again.
+  /// Returns the ns for a message that arrives at a posted receive, and for posting the receive
+  /// again.
   double posted(int batches, uint64_t& asked) {
     for (uint64_t tag = 0; tag < x_tags.size(); ++tag) post(tag);
     std::vector<double> samples;
@@ -63,7 +65,7 @@ class Receiver {
     return samples.empty() ? -1 : median(samples);
   }
 
-  /// ns a message: into the queue of unexpected ones, and out again by a receive.
+  /// Returns the ns for a message that enters the unexpected queue and leaves it by a receive.
   double unexpected(int batches, uint64_t& asked) {
     await(++asked, true);
     std::vector<double> samples;
@@ -102,8 +104,8 @@ class Receiver {
     while (count > 0) count -= read_completions(x_side, entries);
   }
 
-  /// Asks for a batch and waits without progress, so that it is all there when the clock starts.
-  /// False: it needed progress (a ring was full), so it arrived too early.
+  /// Requests a batch and waits without progress, so that it has arrived when the clock starts.
+  /// Returns false if it needed progress because a ring was full, so that it arrived too early.
   bool await(uint64_t asked, bool many = false) {
     x_side.board.words[kAsked].store(asked);
     const double start = now_us();
@@ -116,7 +118,7 @@ class Receiver {
     return undisturbed;
   }
 
-  /// Takes the completions of what was cancelled.
+  /// Reads the completions of cancelled receives.
   void discard(size_t count) {
     for (size_t done = 0; done < count;) {
       fi_cq_tagged_entry entry{};

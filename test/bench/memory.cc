@@ -1,7 +1,7 @@
-// What an endpoint and its peers cost in memory: the proportional share (Pss) of anonymous and
-// shared pages, so that a page both sides map counts half on each. Pages of files (code) do not
-// count. As in a job, the peers know each other, too: a page that a peer keeps for all of its peers
-// is not half this one's.
+// Measures the memory of an endpoint and its peers: the proportional set size (Pss) of anonymous
+// and shared pages, so that a page that both sides map counts half on each. Pages of files (code)
+// do not count. As in a job, the peers also know each other, so a page that a peer keeps for all
+// its peers is not half this endpoint's.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -15,8 +15,8 @@
 namespace erdma::bench {
 namespace {
 
-constexpr int kFew = 4;      // messages each way that make a peer known
-constexpr int kMany = 1000;  // and that make it busy, half of them of kLong bytes
+constexpr int kFew = 4;      // messages each way to a known peer
+constexpr int kMany = 1000;  // messages each way to a busy peer, half of them of kLong bytes
 constexpr size_t kLong = 8192;
 
 struct Peer {
@@ -49,7 +49,7 @@ void tell(int socket, const void* data, size_t length) {
   REQUIRE(::send(socket, data, length, MSG_NOSIGNAL) == ssize_t(length));
 }
 
-/// Reads what the other process tells, with progress meanwhile. False: it has gone.
+/// Reads from the other process, with progress meanwhile. Returns false if the process has ended.
 bool hear(Node& node, int socket, void* data, size_t length) {
   for (pollfd ready{socket, POLLIN, 0};;) {
     node.progress();
@@ -66,7 +66,7 @@ Name name_of(const Node& node) {
   return name;
 }
 
-/// `count` messages each way, one after the other.
+/// Exchanges `count` messages each way, one after the other.
 void talk(Node& node, fi_addr_t other, int count, uint64_t send_tag, uint64_t receive_tag) {
   static char out[kLong], in[kLong];
   for (int i = 0; i < count; ++i) {
@@ -78,7 +78,7 @@ void talk(Node& node, fi_addr_t other, int count, uint64_t send_tag, uint64_t re
   }
 }
 
-/// A process of its own program image: one that is forked would share pages with this one.
+/// Starts the program anew, as a forked process would share pages with this one.
 Peer start() {
   int sockets[2];
   clients::must(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), "socketpair");
@@ -94,7 +94,7 @@ Peer start() {
   return peer;
 }
 
-/// What a peer is to do: exchange `count` messages with `other`, one of the names that it was told.
+/// An order to a peer: exchange `count` messages with `other`, one of the names that it was told.
 struct Order {
   uint64_t other, count, send_tag, receive_tag;
 };
@@ -113,7 +113,7 @@ void talk_to(Node& node, std::vector<Peer>& peers, size_t many, int count) {
   }
 }
 
-/// Each peer with each other.
+/// Lets each peer exchange messages with each other one.
 void introduce(Node& node, std::vector<Peer>& peers, int count) {
   for (size_t i = 0; i < peers.size(); ++i)
     for (size_t k = 0; k < i; ++k) {
@@ -133,7 +133,7 @@ void report(const char* key, double before, size_t peers) {
 }  // namespace
 
 int measure_memory(int count, int busy) {
-  const Node other;  // takes what is needed once in a process
+  const Node other;  // allocates what a process needs once
   const double empty = pss_kib();
   Node node;
   report("memory_endpoint", empty, 1);
@@ -150,14 +150,14 @@ int measure_memory(int count, int busy) {
     for (const Name& name : names) tell(peer.socket, &name, sizeof name);
   }
   introduce(node, peers, kFew);
-  pss_kib();  // its buffers
+  pss_kib();  // allocates its buffers
   const double alone = pss_kib();
   for (size_t i = 0; i < peers.size(); ++i) {
     peers[i].address = node.insert({names[i].bytes, names[i].length});
   }
   report("memory_inserted", alone, peers.size());
-  // What the first peer of a process brings about (pools, the arena of a provider's thread) is no
-  // cost of a peer.
+  // Memory that the first peer of a process causes (pools, the arena of a provider's thread) is not
+  // counted as that of a peer.
   talk_to(node, peers, 1, kFew);
   report("memory_first", alone, 1);
   const double one = pss_kib();

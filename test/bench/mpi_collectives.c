@@ -1,6 +1,6 @@
 /* Times of collectives among ranks that are pinned in turn to the two cores of BENCH_CORES. A line
- * is "name_RANKS_BYTES us": the slowest rank's time, median over blocks of calls. BYTES is what a
- * rank gives to each other one (alltoall, allgather), or the whole vector. */
+ * is "name_RANKS_BYTES us": the slowest rank's time, the median over blocks of calls. BYTES is what
+ * a rank gives to each other one (alltoall, allgather), or the whole vector. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static int compare(const void* a, const void* b) {
   return (x > y) - (x < y);
 }
 
-/* How often something that takes so many microseconds fits into the time for one figure. */
+/* Returns how often an operation of so many microseconds fits into the time for one figure. */
 static int fitting(double each, int least, int most) {
   const char* budget = getenv("BENCH_BUDGET_MS");
   const double count = (budget ? atof(budget) : 20) * 1e3 / each;

@@ -1,5 +1,5 @@
-/* Half round trips and message rate between two ranks, each pinned to a core: what "fi_pair_bench
- * curves" measures, through MPI. Lines "key value" on stdout. */
+/* Half round trips and message rate between two ranks, each pinned to a core: the figures of
+ * "fi_pair_bench curves", through MPI. Prints lines "key value" on stdout. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void turns(int length, int count) {
   }
 }
 
-/* Median over blocks of turns: what else runs on the host spoils single blocks only. */
+/* Prints the median over blocks of turns, as other load on the host affects only some blocks. */
 static void half_round_trip(int length, int blocks, int count) {
   static double samples[kMaxBlocks];
 
@@ -85,7 +85,7 @@ static int pin(void) {
   return sched_setaffinity(0, sizeof set, &set);
 }
 
-/* How often something that takes so many microseconds fits into the time for one figure. */
+/* Returns how often an operation of so many microseconds fits into the time for one figure. */
 static int fitting(double each, int least, int most) {
   const char* budget = getenv("BENCH_BUDGET_MS");
   const double count = (budget ? atof(budget) : 20) * 1e3 / each;
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   if (ranks != 2 || !out || !in) MPI_Abort(MPI_COMM_WORLD, 1);
   memset(out, 1, kMost);
   memset(in, 0, kMost);
-  /* At leisure, so that a provider's own thread can set up what busy peers get. */
+  /* These slow turns give a provider's own thread the time to set up resources for busy peers. */
   for (int i = 0; i < 200; ++i) {
     turns(8, 1);
     usleep(500);

@@ -68,7 +68,7 @@ build_programs >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die 'building the progr
 unset FI_ERDMA_DEVICE
 export BENCH_SIZES='8 1048576' BENCH_BUDGET_MS=20
 export FI_PROVIDER=erdma FI_ERDMA_SHM=off SOFTERDMA_PERSONALITY=${SOFTERDMA_PERSONALITY:-standard}
-# In memory, because creating and removing files on a disk would dominate the cost of a connection.
+# The folder is in memory, because creating and removing files on a disk would dominate the cost of a connection.
 SOFTERDMA_DIR=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
 export SOFTERDMA_DIR
 trap 'rm -rf "$SOFTERDMA_DIR"' EXIT

@@ -1,4 +1,4 @@
-// RMA and atomics: one process accesses the other's memory, while that one only makes progress.
+// RMA and atomics: one process accesses the memory of the other, which only makes progress.
 #include <unistd.h>
 
 #include <utility>
@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kLarge = size_t{1} << 20;
 constexpr size_t kLargest = size_t{4} << 20;
-constexpr size_t kLong = size_t{64} << 10;  // from here on several are under way
+constexpr size_t kLong = size_t{64}
+                         << 10;  // several operations of this length or more are under way
 constexpr size_t kLongWindow = 8;
 constexpr int kWindow = 64;
 /// Words of the board.
@@ -32,7 +33,7 @@ class Target {
 
   char* memory() { return x_memory.data(); }
   void* desc() const { return fi_mr_desc(x_region); }
-  /// As a peer names it.
+  /// Returns the address that a peer uses.
   uint64_t address() {
     const bool virtual_addresses = x_side.node.info().domain_attr->mr_mode & FI_MR_VIRT_ADDR;
     return virtual_addresses ? uint64_t(x_memory.data()) : 0;
@@ -61,7 +62,7 @@ class Initiator {
         x_address(side.board.words[kAddress]),
         x_key(side.board.words[kKey]),
         x_contexts(kWindow) {}
-  /// From the second large part of its own memory, as GPUDirect's flush does.
+  /// Reads from the second large part of the process's own memory, as GPUDirect's flush does.
   struct FromItself {};
   Initiator(Side& side, Target& own, FromItself)
       : x_side(side),
@@ -71,7 +72,7 @@ class Initiator {
         x_key(own.key()),
         x_contexts(kWindow) {}
 
-  /// Microseconds of each, with at most `window` under way.
+  /// Returns the microseconds of each operation, with at most `window` under way.
   double run(What what, size_t length, int count, size_t window) {
     size_t pending = 0;
     fi_cq_tagged_entry entries[16];
@@ -135,7 +136,7 @@ void measure_size(Initiator& initiator, const Plan& plan, size_t length) {
   }
 }
 
-/// Until told, the target makes progress; then it says so and makes none.
+/// Makes progress until the target is told to stop. It then says so and makes no more progress.
 void be_target(Side& side, Target& own) {
   own.publish();
   side.node.wait_until([&] { return side.board.words[kSilence] != 0; }, "the measurements");

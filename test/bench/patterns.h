@@ -2,8 +2,8 @@
 
 #include "exchange.h"
 
-/// What applications do besides one message at a time or an even stream of them, over any Link (see
-/// exchange.h).
+/// Communication patterns of applications, in addition to single messages and even streams, over
+/// any Link (see exchange.h).
 namespace erdma::bench {
 
 constexpr int kBurst = 32;
@@ -19,7 +19,8 @@ void report(Link& link, const char* name, size_t length, double value) {
   if (link.first()) print(name + std::to_string(length), value);
 }
 
-/// us of one burst after both sides computed: until all of it has arrived and the answer is back.
+/// Measures a burst after both sides computed, in us: until all of it has arrived and the answer is
+/// back.
 template <class Link>
 void burst(Link& link, const Plan& plan, size_t length) {
   Stream<Link> stream(link, length, kBurst);
@@ -32,7 +33,7 @@ void burst(Link& link, const Plan& plan, size_t length) {
   report(link, "burst_", length, median(samples));
 }
 
-/// M/s of a stream in which lengths follow each other without a pattern; both sides know them.
+/// Measures a stream of random lengths, which both sides know, in M/s.
 template <class Link>
 void mixed(Link& link, const Plan& plan) {
   constexpr size_t kLargest = size_t{256} << 10;
@@ -62,8 +63,8 @@ void mixed(Link& link, const Plan& plan) {
   if (link.first()) print("mixed", median(samples));
 }
 
-/// us a message: a window of messages that the receiver sees before it posts a receive. The token
-/// that follows them says that they are there: a receiver reads what comes in order.
+/// Measures a window of messages that arrive before the receives are posted, in us per message. The
+/// token after them shows that they have arrived, as a receiver reads packets in order.
 template <class Link>
 void late(Link& link, const Plan& plan, size_t length) {
   Slots slots(length);
@@ -91,7 +92,7 @@ void late(Link& link, const Plan& plan, size_t length) {
   report(link, "late_", length, median(samples));
 }
 
-/// M/s of a stream whose receives take any tag of any source.
+/// Measures a stream whose receives take any tag of any source, in M/s.
 template <class Link>
 void any_source(Link& link, const Plan& plan, size_t length) {
   Stream<Link> stream(link, length, kWindow, 0xff00);
@@ -101,7 +102,8 @@ void any_source(Link& link, const Plan& plan, size_t length) {
   link.from_any(false);
 }
 
-/// us that an exchange adds to what both sides compute between posting it and waiting for it.
+/// Measures the us that an exchange adds to the computation of both sides between its post and its
+/// wait.
 template <class Link>
 void computing(Link& link, const Plan& plan, size_t length) {
   std::vector<char> out(length, char(1)), in(length);
@@ -130,10 +132,10 @@ void measure_all_patterns(Link& link) {
     computing(link, plan, length);
 }
 
-/// Words of the board: the round that senders may send, and who has received all of it.
+/// Words of the board: the round that senders may send, and the last complete round.
 enum Word : size_t { kGo = 20, kOver };
 
-/// M/s of all senders together. Receives name no source.
+/// Measures the rate of all senders together in M/s. Receives name no source.
 template <class Link>
 void measure_all_senders(Link& link, Board& board, int senders) {
   const Plan plan = Plan::from_environment();

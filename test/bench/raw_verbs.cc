@@ -1,7 +1,7 @@
-// raw_verbs ADDRESS: what an adapter does without a library on top: SENDs there and back of 8 B to
-// 64 KiB, a stream of those of 8 B, 8 B RDMA WRITEs and READs, and 1 MiB ones, between two
-// processes over rdma_cm; 8 B READs of a process from itself. The yardstick of the NIC transport;
-// key and value as fi_pair_bench prints them. BENCH_CORES as there.
+// raw_verbs ADDRESS: measures an adapter without a library on top: SENDs there and back of 8 B to
+// 64 KiB, a stream of 8 B SENDs, RDMA WRITEs and READs of 8 B and of 1 MiB, between two processes
+// over rdma_cm, and 8 B READs of a process from itself. The results are the yardstick of the NIC
+// transport. Keys, values and BENCH_CORES are those of fi_pair_bench.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <unistd.h>
@@ -23,10 +23,10 @@ using erdma::clients::Board;
 using erdma::clients::fail;
 
 constexpr int kReceives = 128;
-constexpr int kSlot = 64;                     ///< from one receive's memory to the next one's
-constexpr size_t kMedium = size_t{64} << 10;  ///< bytes of each receive: they overlap, nobody reads
-constexpr int kSignalEvery = 16;              ///< of the small sends
-constexpr int kWindow = 64;                   ///< small messages that nobody has acknowledged
+constexpr int kSlot = 64;                     ///< distance between the memory of two receives
+constexpr size_t kMedium = size_t{64} << 10;  ///< bytes of each receive; receives overlap
+constexpr int kSignalEvery = 16;              ///< every 16th small send is signalled
+constexpr int kWindow = 64;                   ///< small messages without an acknowledgement
 constexpr int kAckEvery = 16;
 constexpr size_t kLarge = 1 << 20;
 constexpr int kLargeWindow = 8;
@@ -65,7 +65,7 @@ void pin(int which) {
   must(::sched_setaffinity(0, sizeof set, &set), "sched_setaffinity");
 }
 
-/// What the other side may write to.
+/// Memory that the other side may write to.
 struct Target {
   uint64_t address;
   uint32_t rkey;
@@ -73,7 +73,7 @@ struct Target {
 
 class Side {
  public:
-  /// `port_word`: of the board, by which the side that listens tells the other its port.
+  /// The word `port_word` of the board tells the other side the port of the listening side.
   Side(Board& board, bool first, const char* address, size_t port_word = 0)
       : x_board(board), x_port(board.words[port_word]), x_first(first) {
     x_channel = must(rdma_create_event_channel(), "rdma_create_event_channel");
@@ -83,7 +83,7 @@ class Side {
     first ? connect(in) : accept(in);
   }
 
-  /// The other side is of this process.
+  /// Measures a connection whose other side is in this process.
   void run_loop() { print("local_read_8", median_of(1000, IBV_WR_RDMA_READ, 8, 20, 1)); }
   void run() {
     half_round_trip(8, 2000, 20);
@@ -192,7 +192,7 @@ class Side {
   }
   bool queue_full() const { return x_signals >= 8; }
 
-  /// Puts back what arrived and counts it.
+  /// Counts the messages that have arrived, and posts their receives again.
   void poll() {
     ibv_wc done[16];
     const int count = ibv_poll_cq(x_cq, 16, done);
@@ -268,7 +268,7 @@ class Side {
     must(std::abs(ibv_post_send(x_id->qp, &wr, &bad)), "ibv_post_send");
     ++x_writes;
   }
-  /// Microseconds of each.
+  /// Returns the microseconds of each access.
   double access_many(ibv_wr_opcode opcode, size_t length, int count, int window) {
     const double start = now_us();
     for (int i = 0; i < count; ++i) {
@@ -285,7 +285,7 @@ class Side {
       samples.push_back(access_many(opcode, length, count, window));
     return median(samples);
   }
-  /// The other side polls, as a provider's would.
+  /// The other side polls, as a provider's progress would.
   void one_sided() {
     if (x_first) {
       print("write_8", median_of(1000, IBV_WR_RDMA_WRITE, 8, 20, 1));
@@ -345,7 +345,7 @@ int main(int argc, char** argv) {
       Side side(board, first, argv[1]);
       side.run();
       if (first) measure_loop(board, argv[1]);
-      // Neither ends while the other still polls.
+      // No process ends while the other one still polls.
       board.words[1].fetch_add(1);
       while (board.words[1] < 2) ::usleep(100);
       return 0;

@@ -79,8 +79,8 @@ build_programs() {
 # record PEER: records lines "key value" as samples of this round.
 record() { awk -v OFS='\t' -v r="$turn" -v p="$1" 'NF == 2 { print r, p, $1, $2 }' >>"$samples"; }
 
-# measure PEER COMMAND...: runs and records the command. It reports a failure once; the table shows what is missing. A
-# command that ran into the time limit is not tried again.
+# measure PEER COMMAND...: runs and records the command. It reports a failure once; the table shows missing results. A
+# command that exceeded the time limit is not repeated.
 measure() {
   local peer=$1 start=$SECONDS status
   shift

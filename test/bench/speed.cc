@@ -7,7 +7,7 @@
 namespace erdma::bench {
 namespace {
 
-/// GB/s of a stream of long messages, few in flight.
+/// Prints the GB/s of a stream of long messages, with few in flight.
 void bandwidth(FabricLink& link, size_t length, int messages) {
   Stream<FabricLink> stream(link, length, 8);
   const double rate = message_rate(link, stream, messages, 1);
@@ -40,7 +40,7 @@ void measure_nic(Side& side) {
 void measure_emulated(Side& side) {
   settle(side);
   FabricLink link(side);
-  half_round_trip(link, 8, 100, 10);  // blocks, because asking the time costs as much as a turn
+  half_round_trip(link, 8, 100, 10);  // reading the clock takes as long as a turn
   bandwidth(link, size_t{1} << 20, 40);
 }
 

@@ -1,5 +1,5 @@
-// ucx_pair_bench version|curves|patterns|senders N: what UCX costs between processes of one host,
-// in the loops of fi_pair_bench. UCX_TLS chooses the transports.
+// ucx_pair_bench version|curves|patterns|senders N: measures UCX between processes of one host,
+// with the loops of fi_pair_bench. UCX_TLS chooses the transports.
 #include <sched.h>
 #include <ucp/api/ucp.h>
 
@@ -14,7 +14,7 @@ void must(ucs_status_t status, const char* what) {
   if (status != UCS_OK) clients::fail("%s: %s", what, ucs_status_string(status));
 }
 
-/// A worker and the endpoint to one other process. It lives as long as its process.
+/// A worker and the endpoint to one other process. They live as long as their process.
 class UcxLink {
  public:
   UcxLink(Board& board, int who, bool yields)
@@ -72,7 +72,7 @@ class UcxLink {
   template <class F>
   void poll(F&& received) {
     if (ucp_worker_progress(x_worker) == 0 && x_yields) ::sched_yield();
-    // The caller may post, which may complete at once.
+    // The caller may post receives, which may complete at once.
     for (size_t i = 0; i < x_done.size(); ++i) {
       const auto [slot, length] = x_done[i];
       received(slot, length);
@@ -124,7 +124,7 @@ int run_process(Board& board, const std::string& what, int who, int processes) {
   if (what == "curves") measure_all_sizes(link);
   if (what == "patterns") measure_all_patterns(link);
   if (what == "senders") measure_all_senders(link, board, processes - 1);
-  // Nobody leaves while another still needs its progress.
+  // No process ends while another one still needs its progress.
   for (board.words[0].fetch_add(1); board.words[0] != uint64_t(processes);)
     link.poll([](unsigned, size_t) {});
   return 0;

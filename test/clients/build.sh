@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Builds the clients in $bin from $here, if they are older than their sources. Of several stages of run-tests
-# at one time, one builds them and the others wait for it.
+# Builds the clients in $bin from $here, if they are older than their sources. If several stages of run-tests need them,
+# one builds them and the others wait for it.
 
 stale() { # stale PROGRAM SOURCE...
   local program=$1 source
@@ -11,7 +11,7 @@ stale() { # stale PROGRAM SOURCE...
   return 1
 }
 
-# LIBFABRIC_PREFIX: a libfabric outside the folders that the compiler searches.
+# LIBFABRIC_PREFIX names a libfabric outside the folders that the compiler searches.
 libfabric_flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
   -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
 
@@ -45,7 +45,7 @@ build_all() {
   done
 }
 
-# Finds a python3 that has mpi4py and numpy. The first one in PATH may not be that of the system.
+# Finds a python3 with mpi4py and numpy. The first one in PATH may not be that of the system.
 python_with_mpi() {
   local candidate
   for candidate in python3 /usr/bin/python3; do

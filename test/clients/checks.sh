@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The checks of run.sh. Each runs in a shell of its own with its output in $log; its exit status is the
-# result. Uses from the environment: top, provider, here, bin, logs, log, python.
+# The checks of run.sh. Each runs in a shell of its own with its output in $log; its exit status is the result. They use
+# top, provider, here, bin, logs, log and python from the environment.
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 
@@ -17,7 +17,7 @@ refusing() {
 }
 
 # warnings_match CALLS RANKS: checks that there is one warning for each process and peer, and no other. Ranks that
-# exchange no long message need not warn; of two ranks both must.
+# exchange no long message need not warn; of two ranks, both must.
 warnings_match() {
   [ "$provider" = erdma ] || return 0
   local calls=$1 ranks=$2 count unique directions=0

@@ -50,7 +50,7 @@ int receive_all(Board& board, uint64_t messages) {
   while (board.words[delivered] == 0 && seconds_since(start) < 60) ::usleep(1000);
   REQUIRE(board.words[delivered] == 1);
   for (uint64_t number = 0; number < messages; ++number) {
-    REQUIRE(holds(data[number], number));  // delivered: before the completion is read
+    REQUIRE(holds(data[number], number));  // the bytes are there before the completion is read
     node.wait(ops[number], 10);
     REQUIRE(ops[number].error == 0 && ops[number].length == length(number));
   }

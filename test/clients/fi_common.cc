@@ -114,8 +114,8 @@ std::vector<fi_addr_t> Board::meet(Node& node, int who, int processes) {
 
 namespace {
 
-/// ERDMA_HOSTS=A,B: the processes of a test take turns in these network namespaces, with the /sys
-/// of each, as `ip netns exec` has it.
+/// With ERDMA_HOSTS=A,B, the processes of a test take turns in these network namespaces. Each gets
+/// the /sys of its namespace, as with `ip netns exec`.
 void enter_host(size_t turn) {
   const char* list = std::getenv("ERDMA_HOSTS");
   if (!list || !*list) return;
@@ -155,7 +155,7 @@ pid_t spawn(const std::function<int()>& body) {
 
 namespace {
 
-/// 0: the process exited with 0.
+/// Returns 0 if the process exited with 0.
 int judge(pid_t child, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) ::_exit(77);  // the process said why

@@ -21,7 +21,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
 
-/// What the libfabric stress programs share: an endpoint of any provider (FI_PROVIDER), processes
+/// Helpers for the libfabric stress programs: an endpoint of any provider (FI_PROVIDER), processes
 /// that find each other through shared memory, and data that can be checked.
 namespace erdma::clients {
 
@@ -37,7 +37,7 @@ void must(int rc, const char* what);
     if (!(condition)) ::erdma::clients::fail("line %d: not true: %s", __LINE__, #condition); \
   } while (false)
 
-/// A small, fast, seedable random source; the same on every host.
+/// A small, fast random source. A seed yields the same numbers on every host.
 class Random {
  public:
   explicit Random(uint64_t seed) noexcept : x_state(seed) {}

@@ -1,7 +1,7 @@
 // fi_fork_touch
-// A process whose memory a NIC knows forks, and its child, which writes to memory of its own, lives
-// on. The parent goes on with the same buffers and the same region: what it writes is what arrives,
-// and it sees what is written.
+// A process with memory that is registered with a NIC forks. Its child writes to its own memory and
+// lives on. The parent goes on with the same buffers and the same region: its messages contain what
+// it wrote, and it sees the bytes that peers write.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ using namespace erdma::clients;
 namespace {
 
 constexpr size_t kBytes = 1 << 20;
-constexpr uint64_t kRounds = 8;  ///< before the fork, and as many after it
+constexpr uint64_t kRounds = 8;  ///< before the fork, and once more after it
 enum Word { address, key, seen };
 
 std::span<std::byte> map() {
@@ -34,7 +34,7 @@ NodeOptions options() {
   return with;
 }
 
-/// Sends back what comes, and writes to the region.
+/// Sends back each message, and writes to the region.
 int serve(Board& board) {
   Node node(options());
   const auto to = board.meet(node, 0, 2);
@@ -55,7 +55,7 @@ int serve(Board& board) {
     must(int(rc), "fi_write");
     node.wait(write);
     must(-write.error, "write");
-    // Behind it, so that its bytes have arrived when this has.
+    // When this message has arrived, the bytes of the write before it have arrived, too.
     Op last;
     node.send(last, data.data(), 1, to[1], round + 1000);
     node.wait(last);

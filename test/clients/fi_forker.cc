@@ -54,8 +54,8 @@ int serve(Board& board) {
   return 0;
 }
 
-/// 1: every call was refused; 2: at least one was accepted. After a crash the board stays as it
-/// was.
+/// Uses the parent's endpoint. Returns 1 if every call was refused, 2 if at least one was accepted.
+/// After a crash, the board is unchanged.
 int misuse(Node& parents, fi_addr_t peer) {
   char byte = 0;
   Op op;

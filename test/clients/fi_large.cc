@@ -1,7 +1,8 @@
 // fi_large [--gib N] [--no-message] [--limit S]
-// A region of so many GiB, and then a message of as many, between two processes. Few of its pages
-// are memory of their own: those about each GiB, at the begin and at the end, whose bytes are
-// checked. Between them one piece of memory is mapped again and again, or is none yet.
+// Uses a region of N GiB, and then sends a message of the same size, between two processes. Few of
+// its pages have memory of their own: those around each GiB, at the start and at the end, whose
+// bytes are checked. The memory between them is either one tile that is mapped repeatedly, or not
+// allocated yet.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,10 +21,10 @@ constexpr size_t kTile = 4 << 20;
 constexpr uint64_t kMessage = 1000, kWrites = 2000, kReads = 3000;
 enum Word { address, key, written, over };
 
-/// `bytes` at consecutive addresses, of which windows() alone have pages of their own.
+/// Memory of `bytes`, of which only windows() have pages of their own.
 class Memory {
  public:
-  /// `repeated`: what lies between the windows is one tile, and not nothing.
+  /// If `repeated`, one tile is mapped between the windows. Otherwise no memory is allocated there.
   Memory(size_t bytes, bool repeated) : x_bytes(bytes) {
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* const first = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
@@ -68,7 +69,7 @@ NodeOptions options() {
   return with;
 }
 
-/// Has the region and receives the message.
+/// Owns the region and receives the message.
 int target(Board& board, size_t bytes, bool message, double limit_s) {
   Node node(options());
   const Memory memory(bytes, true);
@@ -85,7 +86,7 @@ int target(Board& board, size_t bytes, bool message, double limit_s) {
   Op received;
   if (message) {
     node.receive(received, memory.first(), bytes, peers[1], 1);
-    board.words[over] = 1;  // its windows were looked at
+    board.words[over] = 1;  // tells that the windows were checked
     node.wait(received, limit_s);
     REQUIRE(received.error == 0 && received.length == bytes);
     for (size_t i = 0; i < memory.windows(); ++i) REQUIRE(holds(memory.window(i), kMessage + i));
@@ -95,7 +96,7 @@ int target(Board& board, size_t bytes, bool message, double limit_s) {
   return 0;
 }
 
-/// Posts the operation, and waits for its end.
+/// Posts the operation and waits for its completion.
 template <typename Post>
 void complete(Node& node, double limit_s, const Post& post) {
   Op op;
@@ -123,7 +124,7 @@ int initiator(Board& board, size_t bytes, bool message, double limit_s) {
     complete(node, limit_s, [&](Op& op) {
       return fi_write(node.ep(), window.data(), kTile, nullptr, peers[0], at, rkey, &op.context);
     });
-    // They have arrived: this comes behind it, and brings them back.
+    // The read is ordered behind the write and returns its bytes.
     complete(node, limit_s, [&](Op& op) {
       return fi_read(node.ep(), read.data(), kTile, nullptr, peers[0], at, rkey, &op.context);
     });

@@ -22,7 +22,7 @@ constexpr uint64_t kAny = ~uint64_t{0};
 constexpr size_t kNameRoom = 32;
 constexpr size_t kWindow = 64;
 
-/// In memory that all processes share, as Board has no room for so many names.
+/// Names in memory that all processes share, as Board has no room for so many.
 struct Names {
   std::atomic<uint32_t> ready;  ///< number of peers that have written their names
   std::atomic<uint32_t> over;

@@ -100,7 +100,7 @@ int Node::progress() {
   if (count == -FI_EAVAIL) {
     fi_cq_err_entry error{};
     const ssize_t read = fi_cq_readerr(x_cq, &error, 0);
-    if (read == -FI_EAGAIN) return 0;  // another thread took it
+    if (read == -FI_EAGAIN) return 0;  // another thread has read the entry
     if (read != 1) fail("fi_cq_readerr: %zd", read);
     fi_cq_tagged_entry entry{};
     entry.len = error.len;

@@ -68,13 +68,13 @@ void receive_in_order(Node& node, uint64_t messages, uint64_t seed) {
 // ---- part two
 
 struct Message {
-  int source = 0;  ///< 0 or 1: which of the sender's endpoints
+  int source = 0;  ///< number of the sender's endpoint, 0 or 1
   uint64_t tag = 0;
   uint64_t key = 0;
 };
 
 struct Pattern {
-  int source = -1;  ///< -1: any
+  int source = -1;  ///< number of the source; -1: any
   uint64_t tag = 0, ignore = 0;
   bool covers(const Message& m) const {
     return (source < 0 || source == m.source) && ((m.tag ^ tag) & ~ignore) == 0;
@@ -226,7 +226,7 @@ class Checker {
   void post_late() { post_late(random_pattern(x_random)); }
   void post_late(const Pattern& pattern) {
     auto found = first(pattern);
-    if (found == x_unexpected.end()) return;  // posted unmatched receives are post_early's business
+    if (found == x_unexpected.end()) return;  // post_early() posts the receives without a message
     Receive& receive = x_receives.emplace_back();
     receive.pattern = pattern;
     receive.matched = true;
@@ -251,7 +251,7 @@ class Checker {
     Op op;
     const auto message = request(pattern, op, nullptr);
     const int rc = int(fi_trecvmsg(x_node.ep(), &message, FI_PEEK | with));
-    if (rc == -FI_ENOMSG) {  // the man page allows this return value; oneCCL wants the error entry
+    if (rc == -FI_ENOMSG) {  // the man page permits it; oneCCL wants the error entry
       REQUIRE(found == x_unexpected.end());
       return;
     }

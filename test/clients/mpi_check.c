@@ -1,6 +1,6 @@
-/* mpi_check [PHASE...]: an MPI job whose every result is checked. Any number of ranks from 2.
- * Prints a line per phase; a wrong result ends the job. "one_sided": all phases of that, which are
- * not run unless they are named. */
+/* mpi_check [PHASE...]: an MPI job of two or more ranks that checks every result. Prints a line for
+ * each phase. A wrong result ends the job. "one_sided" stands for all phases of one-sided
+ * communication, which run only if they are named. */
 #include "mpi_check.h"
 
 int rank, ranks, peer, threads_allowed;

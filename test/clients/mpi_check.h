@@ -1,6 +1,7 @@
 #pragma once
 
-/* mpi_check: what the phases share. Every phase is collective and leaves nothing in flight. */
+/* Declarations that the phases of mpi_check share. Every phase is collective and leaves no
+ * operation in flight. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,14 +37,14 @@ void fill(void* data, size_t length, uint64_t seed);
 void check_filled(const void* data, size_t length, uint64_t seed);
 void* allocate(size_t length);
 
-/* Memory of all ranks that peers access: from each way to make it on, the body is run on a new one.
- */
+/* Memory of all ranks that peers access. in_ways_from() runs the body with a new window for each
+ * way to make one, beginning with `way`. */
 enum { kAllocated, kCreated, kDynamic, kWays };
 struct Window {
   MPI_Win win;
   char* base;
   int way;
-  MPI_Aint* addresses; /* of the memory of each rank, where displacements are addresses */
+  MPI_Aint* addresses; /* of each rank's memory, if displacements are addresses */
 };
 void in_ways_from(int way, void (*body)(struct Window*));
 MPI_Aint at(const struct Window* window, int target, size_t offset);

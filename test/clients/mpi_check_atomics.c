@@ -1,11 +1,11 @@
-/* Atomic operations of one-sided communication; run only where they are asked for by name. */
+/* Atomic operations of one-sided communication. They run only if they are named. */
 #include <pthread.h>
 
 #include "mpi_check.h"
 
-/* Each rank adds to all, in one epoch: the sum is there, whatever the path of each part. The
- * maximum of more elements than go one by one: Open MPI 4.1 does not ask whether btl/ofi can do
- * that atomically, which then ends the process (osc_rdma_accumulate.c, btl_ofi_atomics.c). */
+/* Each rank adds to the memory of all ranks in one epoch, and the sums must be right. The maximum
+ * is computed only with many elements: for few, Open MPI 4.1 does not ask whether btl/ofi supports
+ * it atomically, which ends the process (osc_rdma_accumulate.c, btl_ofi_atomics.c). */
 #define ACCUMULATE(window, type, mpi_type, count)                                             \
   do {                                                                                        \
     type* own = (type*)(void*)(window)->base;                                                 \
@@ -45,7 +45,7 @@ static void accumulate_body(struct Window* window) {
   }
 }
 
-/* Tickets: nobody draws one twice, and none is missing. */
+/* Draws tickets: each is drawn once, and none is missing. */
 #define TICKETS(window, type, mpi_type)                                                       \
   do {                                                                                        \
     enum { kDraws = 200 };                                                                    \
@@ -77,9 +77,9 @@ static void fetch_and_op_body(struct Window* window) {
   TICKETS(window, int64_t, MPI_INT64_T);
 }
 
-/* Of all ranks that claim a slot exactly one gets it, and all the others are told who. Nobody
- * claims his own, nor any in memory that Open MPI 4.1 allocates: it takes memory of a peer that it
- * can address for registered, and dereferences NULL (osc_rdma_accumulate.c,
+/* Exactly one of the ranks that claim a slot gets it, and all others are told which one. No rank
+ * claims a slot of its own, nor one in memory that Open MPI 4.1 allocates. Open MPI takes memory of
+ * a peer that it can address for registered memory, and dereferences NULL (osc_rdma_accumulate.c,
  * ompi_osc_rdma_compare_and_swap). */
 static void compare_and_swap_body(struct Window* window) {
   enum { kSlots = 100 };
@@ -102,7 +102,7 @@ static void compare_and_swap_body(struct Window* window) {
   CHECK(total == kSlots);
 }
 
-/* Several elements at a time come back as they were before they were changed, all of one origin. */
+/* Several elements at a time return their values from before one origin's change. */
 static void get_accumulate_body(struct Window* window) {
   enum { kCount = 700, kRounds = 30 };
   int64_t *ones = allocate(kCount * 8), *before = allocate(kCount * 8), last = -1;
@@ -146,7 +146,7 @@ static void* draw(void* argument) {
   return NULL;
 }
 
-/* The tickets of all threads of all ranks add up to what the counters say. */
+/* The tickets of all threads of all ranks add up to the counters. */
 static void thread_body(struct Window* window) {
   enum { kThreads = 4 };
   struct Drawer drawers[kThreads] = {{0}};

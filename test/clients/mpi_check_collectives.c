@@ -1,4 +1,4 @@
-/* Collectives, with results that can be computed; communicators made and freed. */
+/* Collectives with results that can be computed, and communicators that are made and freed. */
 #include "mpi_check.h"
 
 static const int kCounts[] = {0, 1, 17, 1000, 30000, 400000};
@@ -118,10 +118,10 @@ static void all_to_all_v(void) {
   int total_out = 0, total_in = 0;
   for (int i = 0; i < 4; ++i) counts[i] = allocate((size_t)ranks * sizeof(int));
   for (int i = 0; i < ranks; ++i) {
-    counts[0][i] = (rank + 2 * i) % 5 * unit; /* what I send to i */
+    counts[0][i] = (rank + 2 * i) % 5 * unit; /* bytes from this rank to i */
     counts[1][i] = total_out;
     total_out += counts[0][i];
-    counts[2][i] = (i + 2 * rank) % 5 * unit; /* what i sends to me */
+    counts[2][i] = (i + 2 * rank) % 5 * unit; /* bytes from i to this rank */
     counts[3][i] = total_in;
     total_in += counts[2][i];
   }
@@ -140,7 +140,7 @@ static void all_to_all_v(void) {
   free(in);
 }
 
-/* Sums of integers held in doubles are exact, whatever the order of addition. */
+/* Sums of integers in doubles are exact in any order of addition. */
 static void reductions(void) {
   for (int k = 0; k < kKinds; ++k) {
     const int count = kCounts[k], sum_of_ranks = ranks * (ranks - 1) / 2;
@@ -205,7 +205,7 @@ static void reduce_scatter(void) {
   free(counts);
 }
 
-/* Nobody leaves a barrier before all have entered it: seen through a counter that rank 0 keeps. */
+/* No rank leaves a barrier before all have entered it. A counter of rank 0 shows this. */
 static void barriers(void) {
   for (int i = 0; i < 300; ++i) {
     int token = i, sum = -1;
@@ -233,7 +233,7 @@ static void communicators(void) {
       ++members;
     }
     CHECK(size == members && sum == expected);
-    /* The same tag in both: the communicator keeps them apart. */
+    /* Both communicators use the same tag and must keep the messages apart. */
     int got[2] = {-1, -1}, to = (place + 1) % size, from = (place + size - 1) % size;
     int sent[2] = {place, place + 1000};
     MPI_Request requests[4];

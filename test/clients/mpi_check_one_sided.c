@@ -1,4 +1,4 @@
-/* One-sided communication, on windows made in every way; run only where it is asked for by name. */
+/* One-sided communication on windows made in every way. It runs only if it is named. */
 #include "mpi_check.h"
 
 enum { kWindow = 3 << 20 };
@@ -36,8 +36,8 @@ MPI_Aint at(const struct Window* window, int target, size_t offset) {
   return window->addresses[target] + (MPI_Aint)offset;
 }
 
-/* Dynamic windows only where all ranks are on one node. For others Open MPI 4.1 takes a lock that
- * it holds, and hangs (osc_rdma_dynamic.c: ompi_osc_rdma_find_dynamic_region,
+/* Dynamic windows are used only if all ranks are on one node. Otherwise, Open MPI 4.1 takes a lock
+ * that it holds, and hangs (osc_rdma_dynamic.c: ompi_osc_rdma_find_dynamic_region,
  * ..._refresh_dynamic_region). */
 static int ways(void) {
   MPI_Comm node;
@@ -71,7 +71,8 @@ static uint64_t seed_of(int owner, int k) {
   return (uint64_t)(owner * 100 + k);
 }
 
-/* Put to the right, then get from the left what that one has from its own left. */
+/* Each rank puts to its right neighbour. Then it gets from its left neighbour what that one
+ * received from its own left. */
 static void fence_body(struct Window* window) {
   char *out = allocate(kWindow), *in = allocate(kWindow);
   for (int k = 0; k < kLengthKinds; ++k) {
@@ -91,7 +92,8 @@ static void fence_body(struct Window* window) {
   free(in);
 }
 
-/* Two groups of one: the left one exposes to me what I write, I expose to the right one. */
+/* Two groups of one rank each: the left neighbour exposes the memory that this rank writes, and
+ * this rank exposes memory to the right one. */
 static void post_start_body(struct Window* window) {
   const int to = right(), from = left();
   MPI_Group world, targets, origins;
@@ -115,7 +117,7 @@ static void post_start_body(struct Window* window) {
   free(out);
 }
 
-/* A counter that nothing but the exclusive lock protects. */
+/* Only the exclusive lock protects the counter. */
 static void lock_body(struct Window* window) {
   enum { kRounds = 100 };
   for (int i = 0; i < kRounds; ++i) {
@@ -140,7 +142,7 @@ static void lock_body(struct Window* window) {
   CHECK(total == (uint64_t)(kRounds * ranks));
 }
 
-/* Every rank has a part of every window: writes it, reads it back, with and without requests. */
+/* Every rank writes its part of every window and reads it back, with and without requests. */
 static void flush_body(struct Window* window) {
   enum { kPart = 50001 };
   char *out = allocate(kPart), *in = allocate(kPart);
@@ -170,7 +172,7 @@ static void flush_body(struct Window* window) {
   free(in);
 }
 
-/* Every third word here from every fifth word there. */
+/* Reads every fifth word of the target into every third word here. */
 static void strided_body(struct Window* window) {
   enum { kCount = 2000 };
   int32_t *own = (int32_t*)(void*)window->base, *in = allocate(3 * kCount * 4);

@@ -1,4 +1,5 @@
-/* Point to point: lengths, datatypes, storms, wildcards, probes, cancel, send modes, truncation. */
+/* Point-to-point messages: lengths, datatypes, storms, wildcards, probes, cancel, send modes and
+ * truncation. */
 #include "mpi_check.h"
 
 enum { kLargest = 64 << 20, kStorm = 3000, kStormLargest = 40000 };
@@ -28,7 +29,7 @@ static void exchange(char* out, char* in, size_t length) {
 
 static void lengths(void) {
   if (peer < 0) return;
-  /* More than a pair at 64 MiB adds memory, not coverage. */
+  /* A second pair at 64 MiB would add memory, not coverage. */
   const size_t largest = rank < 2 ? kLargest : 1 << 20;
   char *out = allocate(largest + 1), *in = allocate(largest + 16);
   exchange(out, in, 0);
@@ -77,7 +78,7 @@ static void records(int count) {
   free(in);
 }
 
-/* A column of a matrix goes out, a row comes in: gaps on one side only. */
+/* Sends a column of a matrix and receives a row, so that only one side has gaps. */
 static void column_to_row(int side) {
   int* matrix = allocate((size_t)side * (size_t)side * sizeof(int));
   int* row = allocate((size_t)side * sizeof(int));
@@ -96,7 +97,7 @@ static void column_to_row(int side) {
   free(row);
 }
 
-/* Received into a type with gaps: the gaps must keep what they held. */
+/* Receives into a type with gaps, whose bytes must not change. */
 static void gaps(int blocks) {
   unsigned char* in = allocate((size_t)blocks * 16);
   unsigned char* out = allocate((size_t)blocks * 16);
@@ -231,7 +232,7 @@ static void probes(void) {
   int flag = 1;
   if (peer < 0) return;
   MPI_Iprobe(peer, 4000, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
-  CHECK(!flag); /* nobody sends that tag */
+  CHECK(!flag); /* no rank sends that tag */
   for (int i = 0; i < 24; ++i) {
     const size_t length = sizes[i % 6];
     char* out = allocate(length);

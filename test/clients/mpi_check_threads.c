@@ -1,4 +1,4 @@
-/* MPI_THREAD_MULTIPLE: every thread of every rank in an exchange of its own, at the same time. */
+/* MPI_THREAD_MULTIPLE: every thread of every rank exchanges messages at the same time. */
 #include <pthread.h>
 
 #include "mpi_check.h"

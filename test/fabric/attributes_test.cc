@@ -66,7 +66,7 @@ TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
   post(ports,
        [&] { return fi_inject_write(ep, message.data(), size, ports.address, ports.at(0), key); });
   spoil();
-  ports.expect(FI_SEND | FI_MSG, nullptr);  // of fi_sendmsg
+  ports.expect(FI_SEND | FI_MSG, nullptr);  // completion of fi_sendmsg()
   for (size_t i = 0; i < 2; ++i) {
     ck_assert_uint_eq(ports.b.wait(&ports.a).len, size);
     ck_assert_int_eq(std::memcmp(in.data() + size * i, expected.data(), size), 0);
@@ -150,7 +150,7 @@ TEST(iov_limits_are_reached_and_not_passed) {
   ck_assert_int_eq(fi_close(&mr->fid), 0);
 }
 
-/// The peer makes no progress meanwhile. That is no reason to refuse an operation.
+/// The peer makes no progress meanwhile. The provider must not refuse an operation for that reason.
 TEST(as_many_operations_as_size_says_can_be_under_way) {
   OneSidedPorts ports;
   const size_t sends = ports.root.info->tx_attr->size, receives = ports.other.info->rx_attr->size;

@@ -65,18 +65,18 @@ TEST(a_source_is_driven_whether_or_not_its_descriptor_can_be_watched, 2) {
 
 TEST(a_thread_that_nobody_could_wake_is_not_started) {
   util::OptionalLock lock(true);
-  // As a kernel does that lacks memory, or at its limit of watches (max_user_watches).
+  // The kernel refuses so without memory, or at its limit of watches (max_user_watches).
   fake::refuse_call(SYS_epoll_ctl, ENOSPC);
   ck_assert_int_eq(AutoProgress::start(lock).error(), -FI_ENOMEM);
 }
 
-/// What pthread_create(3) asks of clone(2). The leak check of AddressSanitizer needs a clone of its
-/// own at exit, so only these are refused.
+/// The flags that pthread_create(3) passes to clone(2). Only clones with them are refused, as the
+/// leak check of AddressSanitizer needs a clone of its own at exit.
 constexpr uint32_t kThreadFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SYSVSEM |
                                   CLONE_SIGHAND | CLONE_THREAD | CLONE_SETTLS |
                                   CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
 
-/// The limit of processes of a user (RLIMIT_NPROC), or of a container's pids.
+/// The kernel refuses threads above RLIMIT_NPROC or a container's limit of pids.
 TEST(a_thread_that_the_kernel_refuses_is_an_error) {
   util::OptionalLock lock(true);
   fake::refuse_call(SYS_clone3, ENOSYS);

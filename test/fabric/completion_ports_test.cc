@@ -111,7 +111,7 @@ TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
 
 /// Each direction has its own queue.
 TEST(both_queues_are_detached) {
-  Bound of_receives, b;  // what uses the queue of the other goes first
+  Bound of_receives, b;  // ports must be destroyed before their queues
   fi_cq_entry entry;
   CompletionQueue* const queues[] = {b.cq, of_receives.cq};
   {

@@ -35,7 +35,8 @@ std::string kept(const std::map<int, std::string>& before,
     if (before.contains(fd) || is_not_the_providers(target)) continue;
     for (const auto& [number, parent] : parents)
       if (target == parent && target.rfind("anon_inode:", 0) != 0) return target;
-    if (target.rfind("socket:", 0) != 0) return target;  // whatever it is, it is no plug
+    // A socket stands in for a closed descriptor.
+    if (target.rfind("socket:", 0) != 0) return target;
   }
   return "";
 }

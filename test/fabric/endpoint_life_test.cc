@@ -191,7 +191,7 @@ TEST(auto_progress_delivers_while_the_receiver_does_nothing, 2) {
   const iovec iov{const_cast<char*>(message.data()), message.size()};
   fi_msg msg{&iov, nullptr, 1, to, &context, 0};
   ck_assert_int_eq(fi_sendmsg(a.ep, &msg, FI_DELIVERY_COMPLETE), 0);
-  a.wait();  // delivered: nobody called into b's domain until here
+  a.wait();  // no thread has called into b's domain until here
   b.wait();
   ck_assert(buffer == message);
 }

@@ -214,7 +214,7 @@ TEST(regions_after_a_fork_are_those_of_the_parent) {
   ck_assert_ptr_eq(ports.b.wait(&ports.a).op_context, &receive);
   ck_assert_ptr_eq(ports.a.wait(&ports.b).op_context, &send);
   ck_assert(!std::memcmp(to.data(), bytes, sizeof(bytes)));
-  ck_assert(!goes_to_children(to.data() + to.size() / 2));  // what is no stack is registered
+  ck_assert(!goes_to_children(to.data() + to.size() / 2));  // memory off the stack is registered
 }
 
 /// A child without the pages of its stack would be killed at once.

@@ -87,7 +87,7 @@ TEST(small_operations_are_done_although_their_owner_stops) {
     make_used_to(ports.a, ports.b, ports.address, ports.at(0), ports.region.key());
     uint64_t numbers[40], back = 0;
     const uint64_t key = ports.region.key();
-    // More at once than the ring has room for.
+    // The ring has no room for so many operations at once.
     for (uint64_t i = 0; i < std::size(numbers); ++i) {
       numbers[i] = i + 1000 * unsigned(round);
       ssize_t rc;
@@ -104,7 +104,7 @@ TEST(small_operations_are_done_although_their_owner_stops) {
     ck_assert_mem_eq(&ports.memory[64], &back, 8);
     ports.memory[64] = ~ports.memory[64];
     const char kept = ports.memory[64];
-    for (int i = 0; i < 100; ++i) ports.b.progress();  // finds what was done without it
+    for (int i = 0; i < 100; ++i) ports.b.progress();  // finds operations that were executed
     ck_assert_int_eq(ports.memory[64], kept);
   }
 }
@@ -286,7 +286,7 @@ TEST(other_regions_stay_open_when_one_closes) {
     ports.expect(FI_RMA | FI_WRITE, &context);
     ck_assert_int_eq(more[0], byte);
   }
-  for (int i = 0; i < 4; ++i) {  // until it has heard of the last
+  for (int i = 0; i < 4; ++i) {  // a learns of the last revocation
     ports.a.progress();
     ports.b.progress();
   }
@@ -367,7 +367,7 @@ TEST(nothing_is_written_once_a_region_is_closed, 2) {
     Region region(ports.other, memory.data(), length);
     memory[0] = memory[length - 1] = 0;
     key = region.key();
-    while (memory[length - 1] == 0) ports.b.progress();  // the first, by packets
+    while (memory[length - 1] == 0) ports.b.progress();  // the first operation goes by packets
     const char seen = memory[0];
     if (round % 2)
       while (static_cast<volatile char&>(memory[0]) == seen) ports.b.progress();

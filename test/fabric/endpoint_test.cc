@@ -369,7 +369,7 @@ TEST(a_changed_source_address_is_refused) {
   fid_ep* ep = nullptr;
   fi_info* info = fi_dupinfo(root.info);
   auto* address = static_cast<sockaddr_in*>(info->src_addr);
-  address->sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1: nobody has it
+  address->sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1 is never assigned
   ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), -FI_EADDRNOTAVAIL);
   address->sin_family = AF_UNIX;
   ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), -FI_EINVAL);

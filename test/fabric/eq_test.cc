@@ -218,7 +218,7 @@ TEST(error_is_read_apart_and_in_its_turn) {
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
 
-/// Before 1.5 err_data and its size are output only: whatever the application has there is no
+/// Before API 1.5, err_data and its size are output only, so the values of the application are no
 /// buffer.
 TEST(error_of_an_old_application_points_to_no_data) {
   fid_eq* eq = open_queue(FI_WAIT_FD, FI_WRITE, 32, FI_VERSION(1, 4));

@@ -102,7 +102,7 @@ class Scheduler {
     makecontext(&fiber.context, begin, 0);
     return fiber;
   }
-  /// From now on the first possibility is always taken.
+  /// Makes the scheduler always choose the first possibility from now on.
   void choose_no_more() {
     x_choose = [](size_t) { return size_t{0}; };
   }

@@ -256,7 +256,7 @@ TEST_CASE(.name = "copies of messages by CUDA");
 TEST(hmem_failed_copy_is_an_error_at_both_ends) {
   HmemPorts ports(false);
   for (const size_t length : {32u, 3000u, 200'000u}) {
-    if (g_direct && length > 100) break;  // the NIC writes it
+    if (g_direct && length > 100) break;  // the NIC writes the memory
     Memory from(false, pattern(length)), to(true, std::vector<char>(length));
     const iovec iov{from.at(), length};
     fi_context sent, received;
@@ -289,7 +289,7 @@ TEST(hmem_unreadable_memory_is_not_sent) {
   HmemPorts ports;
   exchange(ports.a, ports.b, ports.address, 8);
   for (const size_t length : {32u, 3000u, 200'000u}) {
-    if (g_direct && length > 100) break;  // the NIC reads it
+    if (g_direct && length > 100) break;  // the NIC reads the memory
     Memory from(true, pattern(length)), to(false, std::vector<char>(length, '-'));
     fi_context sent, received;
     ports.receive(to.at(), length, 4, &received);

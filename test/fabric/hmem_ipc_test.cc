@@ -22,7 +22,7 @@ using namespace erdma::test;
 
 /// A command to the other process.
 struct Command {
-  size_t length;  ///< of the message; also its tag
+  size_t length;  ///< length of the message, and its tag
   char fill;      ///< first byte of the message
   char keep;      ///< 0: the memory is freed after the send
   char wait;      ///< wait for the end of the send
@@ -30,7 +30,7 @@ struct Command {
 struct Report {
   unsigned long copies, handles;
   size_t files;  ///< open descriptors while the message's memory exists
-  int status;    ///< of the send: 0 or an fi_errno
+  int status;    ///< result of the send: 0 or an fi_errno
 };
 
 /// How the sender's memory is made.
@@ -92,7 +92,7 @@ class Sender {
     ck_assert_int_eq(rc, sizeof(got));
     return got;
   }
-  /// As report(), but the receiver makes no progress meanwhile.
+  /// Does the same as report(), but the receiver makes no progress meanwhile.
   Report report_while_idle() {
     pollfd wanted{x_from[0], POLLIN, 0};
     Report got{};
@@ -286,7 +286,7 @@ TEST(what_is_still_to_be_read_is_not_closed_for_others, 2) {
   constexpr size_t kMessages = 24, kLength = 20'000;
   Receiver here;
   here.warm_up();
-  for (int i = 0; i < 200; ++i) here.take(8);  // until its ring has room for all
+  for (int i = 0; i < 200; ++i) here.take(8);  // the ring gets room for all messages
   const unsigned long before = opened();
   std::vector<std::unique_ptr<Memory>> to;
   for (size_t i = 0; i < kMessages; ++i) {

@@ -19,7 +19,7 @@ void on_nic(const char* rendezvous, bool peermem, bool dmabuf) {
   g_direct = peermem || dmabuf;
   setenv("FI_ERDMA_SHM", "off", 1);
   setenv("FI_ERDMA_RENDEZVOUS", rendezvous, 1);
-  setenv("SOFTERDMA_POSTED", "1", 1);  // what is not flushed is not seen
+  setenv("SOFTERDMA_POSTED", "1", 1);  // bytes that are not flushed stay invisible
   setenv("SOFTERDMA_PEERMEM", peermem ? "1" : "0", 1);
   setenv("SOFTERDMA_DMABUF", dmabuf ? "1" : "0", 1);
 }
@@ -71,7 +71,7 @@ TEST(long_message_is_read_by_the_nic_where_it_lies, 8) {
 
 struct Landing {
   const char* flush;     ///< FI_ERDMA_HMEM_RECV_FLUSH
-  const char* ordering;  ///< of the GPU
+  const char* ordering;  ///< write ordering of the GPU
   bool flushed;
 };
 constexpr Landing kLandings[] = {{"auto", "ordering 0", true},
@@ -142,7 +142,7 @@ TEST(flush_that_fails_is_a_receive_that_fails) {
   ck_assert_int_ne(error.err, 0);
   ck_assert_int_eq(adapter("clear"), 0);
   ports.a.wait(&ports.b);                  // the sender's bytes were taken
-  for (bool arrived = false; !arrived;) {  // some more may end with the connection to oneself
+  for (bool arrived = false; !arrived;) {  // more messages may fail with the link of b to itself
     cuMemsetD8_v2(DevicePointer(to.at()), 0, 300'000);
     move(received);
     fi_cq_tagged_entry entry{};
@@ -170,14 +170,15 @@ void refuse_connections(Port& port, int from, int times) {
 
 TEST_CASE(.offered = connects_by_the_adapter);
 
-/// The NIC can't connect to itself: no loopback, a security group, no queue pair left.
+/// The NIC may be unable to connect to itself: without loopback, by a security group, or without
+/// queue pairs.
 TEST(flush_that_cannot_begin_is_a_receive_that_fails) {
   on_nic("write", true, false);
   HmemPorts ports;
   const auto message = pattern(300'000);
   Memory from(false, message), to(true, std::vector<char>(300'000));
   fi_context received;
-  ports.send(from.at(), 8, 1, nullptr);  // the sender's connection is there
+  ports.send(from.at(), 8, 1, nullptr);  // connects the sender
   Memory small(false, std::vector<char>(8));
   ports.receive(small.at(), 8, 1, nullptr);
   ports.finish();

@@ -81,7 +81,7 @@ TEST_CASE(.name = "device memory in RMA");
 TEST(hmem_rma_what_is_written_can_be_read_back, 8) {
   const bool to_self = _i & 1, from_device = _i & 2, to_device = _i & 4;
   HmemRmaPorts ports(to_self, 1 << 20, to_device);
-  for (int round = 0; round < 3; ++round) {  // the second is answered by a grant
+  for (int round = 0; round < 3; ++round) {  // a grant answers the second round
     for (const size_t length : kRmaLengths) {
       auto message = pattern(length);
       for (char& byte : message) byte = char(byte + round);
@@ -139,7 +139,7 @@ TEST(hmem_rma_brings_data_pieces_and_what_is_injected, 2) {
   });
   ck_assert_int_eq(cuMemsetD8_v2(DevicePointer(small.at()), 0, 500), 0);
   std::vector<char> back(500);
-  while (back != message) {  // no order is kept among what is that long
+  while (back != message) {  // so long operations are not ordered
     ports.post([&] {
       return fi_read(ports.a.ep, back.data(), 500, nullptr, ports.address, ports.at(7),
                      ports.region.key(), nullptr);
@@ -154,7 +154,7 @@ TEST_CASE(.name = "copies of RMA by CUDA");
 TEST(hmem_rma_failed_copy_is_an_error) {
   HmemRmaPorts ports;
   for (const size_t length : {8u, 100'000u}) {
-    if (g_direct && length > 100) break;  // the NIC does it
+    if (g_direct && length > 100) break;  // the NIC copies
     Memory device(true, std::vector<char>(length));
     std::vector<char> host(length);
     for (const bool reads : {false, true}) {

@@ -180,7 +180,8 @@ TEST(flush_is_never_to_be_tried_again) {
   ck_assert_int_eq(fi_cq_read(ports.b.cq, nullptr, 0), -FI_EAGAIN);
 }
 
-/// Wrong keys, rights and ranges; a device that fails; a read that would need a copy.
+/// Flushes fail with wrong keys, rights or ranges, if the device fails, and if a read would need a
+/// copy.
 TEST(flush_that_fails_is_an_error) {
   Flushed ports;
   Memory other(true, std::vector<char>(4096));
@@ -328,7 +329,7 @@ TEST(region_can_be_named_by_a_dmabuf) {
   ck_assert_int_eq(fi_mr_regattr(root.domain, &attr, kDmabuf, &mr), -FI_EOPNOTSUPP);
   attr.iface = FI_HMEM_CUDA;
   ck_assert_int_eq(fi_mr_regattr(root.domain, &attr, kDmabuf, &mr), 0);
-  close(fd);  // as NCCL does
+  close(fd);  // NCCL closes it, too
   const uint64_t number = 4711;
   char scratch[8];
   ck_assert_int_eq(fi_write(port.ep, &number, 8, nullptr, itself, uint64_t(memory.at(4096 + 8)),

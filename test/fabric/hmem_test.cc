@@ -1,4 +1,4 @@
-// Device memory within a host: what is offered, what can be registered, messages.
+// Tests device memory within a host: offers, registrations and messages.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,7 +85,7 @@ TEST(device_memory_is_not_offered_where_it_can_not_be_had, 7) {
   if (_i == 2) wanted.mr_mode = 0;
   if (_i == 3) wanted.mr_mode = 1;  // FI_MR_BASIC
   if (_i == 4) wanted.version = FI_VERSION(1, 8);
-  if (_i == 5) wanted.caps |= FI_RMA;  // without the modes of a target
+  if (_i == 5) wanted.caps |= FI_RMA;  // the hints lack the modes of a target
   if (_i == 6) wanted.caps |= FI_ATOMIC;
   ck_assert_int_eq(ask(wanted), -FI_ENODATA);
   if (_i == 0) ck_assert_uint_eq(softcuda_calls(nullptr), 0);
@@ -177,7 +177,7 @@ int sender(int from_parent, int to_parent) {
       port.progress();
     if (rc != 0 || !(port.wait().flags & FI_SEND)) return 3;
   }
-  char byte = 0;  // stays until everything arrived
+  char byte = 0;  // the process lives until all messages have arrived
   return write(to_parent, &byte, 1) == 1 && read(from_parent, &byte, 1) == 1 ? 0 : 4;
 }
 
@@ -242,7 +242,7 @@ TEST(death_of_the_sender_ends_the_receive) {
   exchange(port, port, port.insert(port), 1000);
 }
 
-/// Such an endpoint could not copy into the context's buffers.
+/// An endpoint without FI_HMEM could not copy into the context's buffers.
 TEST(a_shared_context_with_device_memory_takes_no_endpoint_without) {
   Root root(hmem_rma_ask());
   fid_ep* shared = nullptr;

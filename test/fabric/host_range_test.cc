@@ -81,7 +81,7 @@ const std::vector<Case>& ranges() {
       {AF_INET, "10.1.1.1", 1, "0", 1, {"10.1.1.1:0"}},
       {AF_INET, "10.1.1.1", 1, "65534", 2, {"10.1.1.1:65534", "10.1.1.1:65535"}},
       {AF_INET, "n000000000000001", 2, "1", 1, {"unset", "unset"}},
-      {AF_INET, "99999999999", 2, "1", 1, {"unset", "unset"}},  // no name, no address
+      {AF_INET, "99999999999", 2, "1", 1, {"unset", "unset"}},  // neither a name nor an address
   };
   return cases;
 }

@@ -13,7 +13,7 @@
 namespace {
 int g_yields;
 bool g_others;    // another thread wants the core
-long g_switches;  // of this thread
+long g_switches;  // switches of this thread
 }  // namespace
 
 // Replaces the C library's function, which the provider would call.

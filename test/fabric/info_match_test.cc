@@ -87,7 +87,7 @@ const Refusal kRefusals[] = {
 };
 
 SUITE(.once = [] {
-  setenv("FI_ERDMA_CUDA", "off", 1);  // whether there is a GPU must not matter here
+  setenv("FI_ERDMA_CUDA", "off", 1);  // the result must not depend on a GPU
   define();
 });
 
@@ -107,7 +107,7 @@ TEST(what_cannot_be_had_is_no_data_with_one_line_that_names_it, std::size(kRefus
                 "%s: %s", refusal.attribute, line.c_str());
 }
 
-/// No other provider will answer.
+/// FI_PROVIDER excludes all other providers.
 TEST(who_asked_for_this_provider_alone_sees_the_attribute_once, std::size(kRefusals)) {
   const CapturedStderr error_output;
   g_log_level = -1;

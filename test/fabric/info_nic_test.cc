@@ -115,7 +115,7 @@ TEST(a_nic_without_a_bus_says_so) {
   ck_assert_str_eq(answer.list->nic->device_attr->driver, "unknown");
 }
 
-// Which of them.
+// Choice of the NIC.
 
 TEST(a_domain_name_selects_its_nic) {
   any_nic();
@@ -259,7 +259,7 @@ TEST(a_fault_of_a_device_is_told_once_per_process) {
   check_text(only_log_line(), "");
 }
 
-// What the user sees if no variable of the log is set.
+// Lines that a user sees if no variable of the log is set.
 
 TEST(nothing_is_seen_of_a_host_whose_nics_serve) {
   const CapturedStderr error_output;

@@ -203,8 +203,8 @@ TEST(the_answer_is_accepted_as_hints_and_by_fi_domain, std::size(kClients)) {
 TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
-  // An older application may use the bits of capabilities that came with API 2.0 for something
-  // else.
+  // An older application may use the bits of capabilities that came with API 2.0 for other
+  // purposes.
   constexpr uint64_t kNewer = erdma::fabric::kTaggedMultiRecv | erdma::fabric::kTaggedDirectedRecv;
   ck_assert_uint_eq(info->caps, erdma::fabric::kCaps & ~kNewer);
   InfoPtr newer;

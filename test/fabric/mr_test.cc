@@ -288,7 +288,7 @@ TEST(counter_of_a_region_is_not_closed_before_the_region, 2) {
   ck_assert_int_eq(fi_close(&(*made)->fid), 0);
 }
 
-/// Whether it counts one kind of access or both, an operation is one event.
+/// An operation is one event for a counter of one kind of access or of both.
 TEST(operation_that_reads_and_modifies_counts_once_in_a_counter, 3) {
   constexpr uint64_t kBound[] = {FI_REMOTE_READ, FI_REMOTE_WRITE, FI_REMOTE_READ | FI_REMOTE_WRITE};
   Fixture f;

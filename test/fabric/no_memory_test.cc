@@ -169,7 +169,7 @@ class Attempt {
 
   bool message(Side& from, Side& to, size_t length) {
     std::memset(x_received.data(), 0, x_received.size());
-    ++x_tag;  // a message that was reported as failed may come all the same
+    ++x_tag;  // a message that was reported as failed may still arrive
     fi_context& receive = next_context();
     fi_context& send = next_context();
     post("fi_trecv", [&] {
@@ -239,7 +239,7 @@ enum Way { via_shm, via_nic, kWays };
 void try_each_allocation(int way, long many = 1) {
   leaves_work_undone();
   void* frame;
-  backtrace(&frame, 1);  // loads what it needs
+  backtrace(&frame, 1);  // loads the libraries that backtrace() needs
   g_device = way == via_shm ? "shm" : "erdma_0";
   setenv("FI_ERDMA_SHM", way == via_shm ? "auto" : "off", 1);
   Ask ask;
@@ -302,7 +302,7 @@ TEST(an_address_vector_without_memory_says_so) {
     return inserted == 0 ? -status : inserted;
   };
   ck_assert_int_eq(expect_no_memory(insert), 1);
-  ck_assert_uint_eq(address, 0);  // none of the failures kept a place
+  ck_assert_uint_eq(address, 0);  // none of the failures left an entry
   ck_assert_int_eq(fi_close(&av->fid), 0);
   fi_av_attr attr{};
   attr.flags = FI_AV_USER_ID;

@@ -171,7 +171,7 @@ TEST(what_is_not_for_an_endpoint_is_not_bound) {
     ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT), expected);
   }
   ck_assert_int_eq(fi_close(&eq->fid), -FI_EBUSY);
-  ck_assert_int_eq(fi_enable(ep), -FI_ENOCQ);  // nowhere to receive
+  ck_assert_int_eq(fi_enable(ep), -FI_ENOCQ);  // there is no queue for receives
   ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_RECV), 0);
   ck_assert_int_eq(fi_enable(ep), 0);
   ck_assert_int_eq(fi_enable(ep), 0);
@@ -187,7 +187,7 @@ TEST(a_name_is_taken_only_before_it_is_used) {
   size_t length = sizeof(name);
   std::memcpy(&name, root.info->src_addr, sizeof(name));
   foreign = name;
-  foreign.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1: nobody has it
+  foreign.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1 is never assigned
   ck_assert_int_eq(fi_getname(&ep->fid, &name, &length), -FI_EOPBADSTATE);
   ck_assert_int_eq(fi_tx_size_left(ep), -FI_EOPBADSTATE);
   ck_assert_int_eq(fi_rx_size_left(ep), -FI_EOPBADSTATE);
@@ -274,10 +274,10 @@ TEST(a_work_that_could_not_count_is_refused) {
   fid_t const domain = &world.root.domain->fid;
   fi_op_cntr target{world.done, 3};
   fi_deferred_work work = world.work(FI_OP_CNTR_ADD, 1);
-  ck_assert_int_eq(world.queue(work), -FI_EINVAL);  // which counter?
+  ck_assert_int_eq(world.queue(work), -FI_EINVAL);  // the work has no counter
   work.op.cntr = &target;
   work.completion_cntr = world.done;
-  ck_assert_int_eq(world.queue(work), -FI_EINVAL);  // nothing completes
+  ck_assert_int_eq(world.queue(work), -FI_EINVAL);  // such a work has no completion to count
   work.completion_cntr = nullptr;
   target.cntr = foreign;
   ck_assert_int_eq(world.queue(work), -FI_EINVAL);

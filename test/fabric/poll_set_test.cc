@@ -86,7 +86,7 @@ TEST(a_poll_drives_queues_and_tells_the_one_that_has_something) {
   const fi_addr_t to = a.insert(b);
   send(a, to, poll);
   ck_assert_ptr_eq(poll.await(), &g_second);
-  ck_assert_ptr_eq(poll.news(), &g_second);  // nobody read it
+  ck_assert_ptr_eq(poll.news(), &g_second);  // the completion is still unread
   fi_cq_tagged_entry entry;
   ck_assert_int_eq(fi_cq_read(b.cq, &entry, 1), 1);
   ck_assert_ptr_null(poll.news());
@@ -123,7 +123,7 @@ TEST(a_counter_is_told_once_for_each_change_that_the_application_did_not_make) {
   ck_assert_int_eq(fi_cntr_adderr(cntr, 5), 0);
   ck_assert_ptr_null(poll.news());
   ck_assert_int_eq(fi_cancel(&port.ep->fid, &g_second), 0);
-  ck_assert_int_eq(fi_cntr_add(cntr, 5), 0);  // hides no event
+  ck_assert_int_eq(fi_cntr_add(cntr, 5), 0);  // the change must not hide an event
   ck_assert_ptr_eq(poll.news(), &g_first);
   ck_assert_ptr_null(poll.news());
   ck_assert_int_eq(fi_cntr_set(cntr, 0), 0);

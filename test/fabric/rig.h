@@ -20,7 +20,7 @@ extern "C" fi_provider* fi_prov_ini(void);
 
 namespace erdma::test {
 
-/// What a test asks of the provider; the defaults suit most tests.
+/// The hints of a test. The defaults suit most tests.
 struct Ask {
   uint32_t version = FI_VERSION(1, 9);
   uint64_t caps = 0;
@@ -32,7 +32,7 @@ struct Ask {
 };
 
 inline const char* g_device = "shm";  ///< FI_ERDMA_DEVICE; set before the first use of provider()
-/// For tests that need shared memory, whichever tests ran before them.
+/// Tests that need shared memory call this, as earlier tests may have chosen a NIC.
 inline void on_shm() {
   g_device = "shm";
 }

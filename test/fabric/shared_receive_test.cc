@@ -1,4 +1,4 @@
-// fi_srx_context(3): endpoints that share their receives, over shared memory.
+// Tests endpoints that share their receives by fi_srx_context(3), over shared memory.
 #include <atomic>
 #include <cstdlib>
 #include <set>

@@ -42,7 +42,7 @@ using erdma::util::OptionalLock;
 
 constexpr int kForever = -1;
 
-/// As ck_assert(), which tells libcheck of each call.
+/// Does the same as ck_assert() without reporting each call to libcheck.
 void must(bool holds) {
   if (!holds) ck_abort_msg("a call of the provider failed");
 }
@@ -478,7 +478,7 @@ TEST_CASE(.timeout = 600);
 
 TEST(nobody_sleeps_on_in_any_order, std::size(kCases)) {
   const Case& what = kCases[_i];
-  std::vector<std::pair<size_t, size_t>> path;  // taken, of so many
+  std::vector<std::pair<size_t, size_t>> path;  // chosen possibility, and how many there were
   unsigned long runs = 0;
   for (bool more = true; more; ++runs) {
     World world;

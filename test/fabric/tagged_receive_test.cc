@@ -98,7 +98,7 @@ TEST_CASE(.offered = [] { return kOffered; });
 
 TEST(one_buffer_takes_messages_until_it_is_used_up, 2) {
   Pair pair(FI_TAGGED | kTaggedMultiRecv, _i ? FI_MULTI_RECV : 0);
-  if (_i)  // by default
+  if (_i)  // FI_MULTI_RECV is a default flag
     ck_assert_int_eq(fi_trecv(pair.b->ep, pair.buffer, sizeof(pair.buffer), nullptr, FI_ADDR_UNSPEC,
                               0, UINT64_MAX, &pair.context),
                      0);
@@ -111,7 +111,7 @@ TEST(one_buffer_takes_messages_until_it_is_used_up, 2) {
 TEST(a_buffer_takes_what_came_before_it_and_can_be_cancelled) {
   Pair pair(FI_TAGGED | kTaggedMultiRecv);
   for (const uint64_t tag : {0x11u, 0x21u, 0x12u}) pair.send(tag);
-  ck_assert_int_eq(pair.post(FI_PEEK, 0x21, 0), 0);  // until it is there
+  ck_assert_int_eq(pair.post(FI_PEEK, 0x21, 0), 0);  // waits until the message has arrived
   for (;;) {
     fi_cq_tagged_entry entry;
     fi_cq_err_entry error{};
@@ -174,7 +174,7 @@ TEST(a_shared_context_takes_a_buffer_for_several) {
 
 TEST_CASE();
 
-/// Of two receives, the first names a source that does not send.
+/// There are two receives, and the first names a source that does not send.
 TEST(the_source_counts_for_the_receives_that_it_was_asked_for, 3) {
   const struct {
     uint64_t caps;
@@ -212,7 +212,7 @@ TEST(a_wildcard_takes_its_turn_among_directed_receives) {
     pair.send(1);
     ck_assert_ptr_eq(pair.wait().op_context, &bytes[expected]);
   }
-  pair.send(1);  // waits: the receive that is left is for another
+  pair.send(1);  // waits, as the remaining receive names another source
   ck_assert_int_eq(fi_tinject(pair.b->ep, "self", 4, self, 1), 0);
   ck_assert_ptr_eq(pair.wait().op_context, &bytes[0]);
   ck_assert_int_eq(fi_trecv(pair.b->ep, bytes[1], 50, nullptr, FI_ADDR_UNSPEC, 1, 0, &pair.context),

@@ -92,7 +92,7 @@ const struct {
     {compare, -FI_EINVAL, [](Atomic& a) { a.result[0].count = 2; }},
 };
 
-/// On an endpoint and on an alias, which has another table of entry points.
+/// Uses an endpoint, and an alias, which has another table of entry points.
 TEST(an_atomic_that_is_none_is_refused_and_changes_nothing, 2) {
   TriggerWorld world;
   fid_ep* alias = nullptr;

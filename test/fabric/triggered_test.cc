@@ -198,7 +198,7 @@ TEST(the_completions_of_an_endpoint_trigger) {
     ck_assert_int_eq(fi_recv(world.b.ep, buffer, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
   ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
   world.expect_silence();
-  // One call that completes at once. The endpoint does nothing else.
+  // This call completes at once, and the endpoint makes no other one.
   ck_assert_int_eq(fi_send(world.a.ep, "first  ", 8, nullptr, world.to, nullptr), 0);
   world.b.wait();
   world.b.wait();

@@ -88,7 +88,7 @@ struct Queue {
     }
     ck_assert_int_eq(fi_close(&cq->fid), 0);
   }
-  /// From any thread.
+  /// Any thread may call this.
   void complete() {
     source.hand_in([this] { cq->push({}, nullptr); });
   }
@@ -112,10 +112,10 @@ TEST(a_set_without_news_times_out_and_sleeps_until_then) {
   ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
   ck_assert_int_eq(fi_wait(set.wait, 1), -FI_ETIMEDOUT);
   Queue queue(set);
-  ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);  // takes note of what is new
+  ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);  // resets the news of the new member
   queue.source.calls = 0;
   ck_assert_int_eq(fi_wait(set.wait, 50), -FI_ETIMEDOUT);
-  ck_assert_int_le(queue.source.calls, 3);  // before, after, and one wake-up without a reason
+  ck_assert_int_le(queue.source.calls, 3);  // before, after, and at most one spurious wake-up
 }
 
 TEST(a_completion_ends_the_wait) {
@@ -125,7 +125,7 @@ TEST(a_completion_ends_the_wait) {
     std::thread peer([&] { busy.complete(); });
     ck_assert_int_eq(fi_wait(set.wait, kForever), 0);
     peer.join();
-    ck_assert_int_eq(fi_wait(set.wait, kForever), 0);  // still unread
+    ck_assert_int_eq(fi_wait(set.wait, kForever), 0);  // the completion is still unread
     busy.read();
     ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
   }

@@ -18,7 +18,7 @@
 #include "transport/shm/bulk_in.h"
 #include "transport/shm/bulk_out.h"
 
-/// A bulk channel with both its sides in one process, and messages to send through it.
+/// A bulk channel with both sides in one process, and messages to send through it.
 namespace erdma::transport::shm {
 
 inline constexpr size_t kKiB = 1024;
@@ -39,7 +39,7 @@ struct Memory final : BulkMemory {
   bool sender_left() const noexcept override { return left; }
   bool left = false;
   bool bounce_affordable() const noexcept override { return affordable; }
-  /// Of a shared region: how many accesses are permitted still, and who is inside.
+  /// The gate of a shared region, with a number of permitted accesses.
   uint64_t revocations_seen() const noexcept override { return heard; }
   bool enter(uint64_t at_begin) noexcept override {
     return at_begin == heard && permitted-- > 0 && (inside = true);
@@ -49,14 +49,14 @@ struct Memory final : BulkMemory {
   int permitted = INT_MAX, asked = 0;
   uint64_t heard = 0;
   bool inside = false;
-  bool affordable = false;  ///< so that what CMA permits is done by CMA
+  bool affordable = false;  ///< false: CMA does all that it permits
   int back_bounce() noexcept override {
     ++calls;
     return status;
   }
 };
 
-/// Remembers each on_done(); `then` may do more.
+/// Records each on_done(). `then` may do more.
 struct Recorder final : Sink {
   std::map<uint64_t, std::vector<int>> done;
   std::vector<uint64_t> order;
@@ -70,7 +70,7 @@ struct Recorder final : Sink {
   }
 };
 
-/// As many random bytes as the largest prime below 64 KiB, by xorshift.
+/// Random bytes by xorshift. Their number is the largest prime below 64 KiB.
 inline const std::vector<unsigned char>& random_block(unsigned seed) {
   static std::map<unsigned, std::vector<unsigned char>> blocks;
   std::vector<unsigned char>& block = blocks[seed];
@@ -98,8 +98,8 @@ struct Pieces {
       left -= bytes;
     }
   }
-  /// Repeats a block whose length no chunk or page divides: what lands in a wrong place differs
-  /// from what belongs there.
+  /// Fills the pieces with a block whose length no chunk or page divides, so that misplaced bytes
+  /// differ from the right ones.
   void fill(unsigned seed) {
     const std::vector<unsigned char>& random = random_block(seed);
     size_t from = 0;
@@ -110,7 +110,7 @@ struct Pieces {
         from = (from + bytes) % random.size();
       }
   }
-  /// By memcpy(): AddressSanitizer's memmove() copies byte by byte.
+  /// Returns all bytes, copied by memcpy(), as AddressSanitizer's memmove() copies byte by byte.
   std::vector<unsigned char> flat() const {
     size_t length = 0;
     for (size_t i = 0; i < count; ++i) length += iov[i].iov_len;
@@ -138,8 +138,7 @@ inline CmaPeer peer_with(Permission read, Permission write) {
   return peer;
 }
 
-/// Which of the two processes may do what.
-/// `chosen`: all is permitted, and bounce is preferred.
+/// Which of the two processes may access the other. `chosen` permits both, and prefers bouncing.
 enum class Ways { dual, read_only, write_only, bounce, chosen };
 inline constexpr Ways kWays[] = {Ways::dual, Ways::read_only, Ways::write_only, Ways::bounce,
                                  Ways::chosen};
@@ -193,10 +192,10 @@ struct Channel {
   void* shared;
   BulkIn in;
   BulkOut out;
-  std::vector<RemoteKey> shared_keys;  ///< revoked at the end
+  std::vector<RemoteKey> shared_keys;  ///< keys that the destructor revokes
 };
 
-/// One message on its way.
+/// A message and its memory at both ends.
 struct Message {
   Pieces from, to;
   size_t length;
@@ -212,7 +211,7 @@ struct Message {
     ck_assert_int_eq(channel.in.start(remote_key, to.iov, to.count, length, token, group), 0);
   }
   bool arrived() const { return from.flat() == to.flat() && to.gaps_changed(0x22) == 0; }
-  /// Checks the bytes at the very moment of on_done().
+  /// Checks the bytes during on_done().
   void expect_at_done(Channel& channel, bool& whole) {
     channel.sink.then = [this, &whole](uint64_t, int status) { whole = status == 0 && arrived(); };
   }

@@ -16,8 +16,8 @@
 
 #include "libcheck.h"
 
-// A suite that includes this gets the provider's lines of every level instead of standard error:
-// the program has an fi_log() of its own, which leads to libfabric's while it runs other suites.
+// A suite that includes this header gets the provider's log lines of every level instead of
+// standard error. The program has an fi_log() of its own, which calls libfabric's for other suites.
 namespace erdma::test {
 
 struct LogLine {
@@ -32,13 +32,13 @@ Function* libfabrics(Function*, const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-/// Threads of the provider log, too: hold the mutex.
+/// Hold this mutex, as threads of the provider log, too.
 inline std::mutex g_log_mutex;
 inline std::vector<LogLine> g_log;
-/// What libfabric's log takes, as with FI_LOG_LEVEL: this level and graver ones; -1 = nothing.
+/// Highest level that the log takes, like FI_LOG_LEVEL; -1 = none.
 inline int g_log_level = FI_LOG_DEBUG;
 
-/// The only line logged since the last call; "" if none, "many lines" if several.
+/// Returns the only line logged since the last call; "" if none, "many lines" if several.
 inline std::string only_log_line() {
   const std::lock_guard guard(g_log_mutex);
   const std::string text = g_log.empty() ? "" : g_log.size() == 1 ? g_log[0].text : "many lines";
@@ -71,7 +71,7 @@ extern "C" [[gnu::weak]] void fi_log(const fi_provider* provider, fi_log_level l
   static const auto real = erdma::test::libfabrics(fi_log, "fi_log");
   if (!erdma::test::g_log_captured)
     return real(provider, level, subsystem, function, line, "%s", text);
-  // Not what libfabric itself says in the name of a provider: each variable that is read.
+  // Lines of libfabric about the provider's variables do not count.
   if (!fi_log_enabled(provider, level, subsystem) || std::strstr(function, "fi_param")) return;
   const std::lock_guard guard(erdma::test::g_log_mutex);
   erdma::test::g_log.push_back({level, text});
@@ -79,5 +79,5 @@ extern "C" [[gnu::weak]] void fi_log(const fi_provider* provider, fi_log_level l
 
 #endif
 
-// In each file that includes it, joined with others (test/lib/join.sh) or not.
+// Runs for each file that includes this header, joined with others (test/lib/join.sh) or not.
 ERDMA_REGISTER(ERDMA_SUITE_FILE, [] { ::erdma::test::g_log_captured = true; });

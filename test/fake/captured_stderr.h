@@ -9,7 +9,7 @@
 
 namespace erdma::test {
 
-/// Standard error of this process, while it exists: what each write(2) wrote, on its own.
+/// Captures standard error of this process during its lifetime. Each write(2) is one entry.
 class CapturedStderr {
  public:
   CapturedStderr() {
@@ -28,7 +28,7 @@ class CapturedStderr {
   CapturedStderr(const CapturedStderr&) = delete;
   CapturedStderr& operator=(const CapturedStderr&) = delete;
 
-  /// Those since the last call.
+  /// Returns the writes since the last call.
   std::vector<std::string> writes() const {
     std::vector<std::string> result;
     char bytes[8192];
@@ -36,7 +36,7 @@ class CapturedStderr {
       result.emplace_back(bytes, size_t(got));
     return result;
   }
-  /// The only one since the last call; "" if none, "many writes" if several.
+  /// Returns the only write since the last call; "" if none, "many writes" if several.
   std::string only_write() const {
     const std::vector<std::string> all = writes();
     return all.empty() ? "" : all.size() == 1 ? all[0] : "many writes";

@@ -12,8 +12,8 @@
 
 namespace erdma::fake {
 
-/// Cross-memory attach within one process: copies, or fails as planned. readv() and writev() may be
-/// called from two threads, each from one.
+/// Cross-memory attach within one process. A call copies, or fails as planned. One thread may call
+/// readv() while another one calls writev().
 class CmaCalls final : public transport::shm::CmaCalls {
  public:
   /// Calls number `first` to `last` (from 1) fail with `error`, or move `limit` bytes at most.
@@ -22,7 +22,7 @@ class CmaCalls final : public transport::shm::CmaCalls {
     int error = 0;
     size_t limit = SIZE_MAX;
     unsigned calls = 0;
-    std::function<void()> meanwhile = nullptr;  ///< in the first call, before it moves anything
+    std::function<void()> meanwhile = nullptr;  ///< runs in the first call, before it moves bytes
   };
   static constexpr unsigned kForever = UINT_MAX;
 

@@ -6,7 +6,7 @@
 
 namespace erdma::fake {
 
-/// Remembers what it was told, in order.
+/// Records completions in order.
 class CompletionSink final : public protocol::CompletionSink {
  public:
   protocol::CompletionEntry& succeed(bool report) noexcept override {

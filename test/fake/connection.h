@@ -9,8 +9,8 @@
 #include "transport/verbs/connector.h"
 #include "util/socket_address.h"
 
-/// What the connector makes and hands on, without a queue pair's data side: only counted. Takes
-/// the place of the real one in a program.
+/// A connection of the connector without a queue pair's data path. It is only counted. It replaces
+/// the real class in a program.
 namespace erdma::transport::verbs {
 class Connection {
  public:

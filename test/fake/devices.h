@@ -19,7 +19,7 @@ inline util::SocketAddress host_address(const char* text) {
   return util::SocketAddress::from_sockaddr(&in6, sizeof(in6));
 }
 
-/// An eRDMA NIC as a host would describe it.
+/// Describes an eRDMA NIC as a host would.
 inline transport::verbs::DeviceDescription make_nic(const std::string& name, const char* address,
                                                     bool active = true) {
   transport::verbs::DeviceDescription nic;

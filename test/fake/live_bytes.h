@@ -10,7 +10,7 @@ extern "C" size_t __sanitizer_get_current_allocated_bytes();
 
 namespace erdma::fake {
 
-/// Bytes that this process has allocated and not freed, mapped blocks included.
+/// Returns the bytes that this process has allocated and not freed, mapped blocks included.
 inline size_t live_bytes() {
 #if defined(__SANITIZE_ADDRESS__)
   return __sanitizer_get_current_allocated_bytes();

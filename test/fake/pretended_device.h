@@ -6,13 +6,13 @@
 
 namespace erdma::fake {
 
-/// The host's memory in the role of a device's.
+/// Host memory that stands for device memory.
 class PretendedDevice final : public hmem::DeviceMemory {
  public:
   bool is_device(const void*) const noexcept override { return true; }
 
-  int status = 0;       ///< of copies to the device; bytes move only if 0
-  size_t to_count = 0;  ///< of those copies
+  int status = 0;       ///< result of copies to the device; bytes move only if 0
+  size_t to_count = 0;  ///< number of these copies
 
  private:
   int from_device(void* to, const void* from, size_t length) noexcept override {

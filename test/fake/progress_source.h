@@ -14,14 +14,14 @@
 
 namespace erdma::test {
 
-/// An endpoint whose work other threads hand in. Like a shared-memory endpoint it is told of work
-/// by its descriptor only while armed, and stays armed while `still_wanted` says so.
+/// An endpoint with work from other threads. Like a shared-memory endpoint, it learns of work by
+/// its descriptor only while it is armed. It stays armed while `still_wanted` is true.
 class FakeSource final : public fabric::ProgressSource {
  public:
   explicit FakeSource(bool with_fd = true)
       : x_fd(with_fd ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1) {}
 
-  /// Any thread: progress() will run it, under the lock of the caller of progress().
+  /// Any thread may call this. progress() runs the work under its caller's lock.
   void hand_in(std::function<void()> work) {
     const std::lock_guard guard(x_mutex);
     x_work.push_back(std::move(work));

@@ -11,7 +11,8 @@
 
 namespace erdma::fake {
 
-/// From here on the kernel answers a system call of this process with an error. Refusals add up.
+/// Makes the kernel answer a system call of this process with an error from now on. Earlier
+/// refusals stay.
 inline void refuse_call(int number, int error) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -24,7 +25,7 @@ inline void refuse_call(int number, int error) {
   ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-/// Where this argument, from 0, is `value`: of its 64 bits the lower half is looked at.
+/// Refuses calls whose argument number `argument`, from 0, has this value in its lower 32 bits.
 inline void refuse_call(int number, int error, unsigned argument, uint32_t value) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

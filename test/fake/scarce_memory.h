@@ -6,29 +6,27 @@
 
 #include "libcheck.h"
 
-/// Memory that runs out, for the program of the one file that includes this: of the allocations
-/// that count, chosen ones fail.
+/// Lets chosen allocations fail in a program. One file of the program may include this header.
 namespace erdma::fake {
 
 constexpr long kNever = -1;
 inline std::atomic<long> g_first = kNever;  ///< number of the first allocation that fails
-inline std::atomic<long> g_many = 0;        ///< that fail
-inline std::atomic<long> g_seen = 0;        ///< allocations that counted so far
-/// Null: all that a thread allocates within counted() counts. Otherwise those of callers for which
-/// this is true do.
+inline std::atomic<long> g_many = 0;        ///< number of allocations that fail
+inline std::atomic<long> g_seen = 0;        ///< number of counted allocations so far
+/// Selects the callers whose allocations count. Null: all allocations within counted() count.
 inline bool (*g_concerns)(const void* caller) = nullptr;
-/// What any thread allocates counts, outside counted() too.
+/// True: allocations of any thread count, also outside counted().
 inline std::atomic<bool> g_anywhere = false;
 inline thread_local bool t_counted = false;
 
-/// From here on; `many` allocations fail in a row.
+/// Lets `many` allocations fail, beginning with number `first` from now.
 inline void run_short(long first, long many = 1) noexcept {
   g_first = kNever;
   g_seen = 0;
   g_many = many;
   g_first = first;
 }
-/// There is memory again. True: some allocation failed.
+/// Ends the failures. Returns true if an allocation failed.
 inline bool replenish() noexcept {
   const long first = g_first.exchange(kNever);
   return first != kNever && g_seen > first;
@@ -42,9 +40,9 @@ auto counted(Call call) {
   return result;
 }
 
-/// Each allocation of a call fails in turn: the call returns `error`. Returns what it does in the
-/// end, with all memory that it asks for. `failures` counts the calls before; without it there must
-/// be one, lest nothing was tried.
+/// Lets each allocation of a call fail in turn, which must make it return `error`. Returns the
+/// result of the call without a failure. `failures` counts the failed calls. Without it, at least
+/// one call must fail.
 template <typename Call>
 auto without_each_allocation(int error, Call call, int* failures = nullptr) {
   for (int allocation = 0;; ++allocation) {
@@ -60,7 +58,7 @@ auto without_each_allocation(int error, Call call, int* failures = nullptr) {
   }
 }
 
-/// For a breakpoint.
+/// A place for a breakpoint.
 [[gnu::noinline]] inline void* none() noexcept {
   return nullptr;
 }
@@ -87,8 +85,8 @@ inline void* allocate_or_throw(std::size_t bytes, std::size_t alignment, const v
 
 }  // namespace erdma::fake
 
-// All of them, because AddressSanitizer replaces each one that is left, and none by way of another.
-// Inlined on one side alone, malloc and free look mismatched to the compiler.
+// All operators are replaced, as AddressSanitizer would replace each of the others and would not
+// call these. If only one of malloc and free is inlined, the compiler warns of a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return erdma::fake::allocate_or_throw(bytes, 0, __builtin_return_address(0));
 }

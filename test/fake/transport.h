@@ -19,49 +19,49 @@ namespace erdma::fake {
 
 class Transport;
 
-/// All fake transports of one test find each other here, by address.
+/// The network by which the fake transports of one test find each other, by address.
 struct Network {
   struct Open {
     iovec memory;
     bool reads, writes;
-    uint16_t owner;  ///< port: keys mean something at their owner's device only
+    uint16_t owner;  ///< port of the owner; a key is valid at its device only
   };
   std::map<uint16_t, Transport*> by_port;
-  std::map<uint32_t, Open> open;  ///< memory for direct access, by a device's key
+  std::map<uint32_t, Open> open;  ///< memory for direct access by its key at a device
   uint32_t keys_made = 0;
-  unsigned faults = 0;  ///< direct access to what is not open: real devices end the connection
+  unsigned faults = 0;  ///< accesses to memory that is not open; real devices end the connection
 };
 
-/// How a link behaves; a test changes it between calls.
+/// The behaviour of links. A test may change it between calls.
 struct Behaviour {
   size_t eager = 1024;
   size_t room = SIZE_MAX;  ///< packets that may wait for the peer
-  size_t more_room = 0;    ///< that each poll() finds
+  size_t more_room = 0;    ///< room that each poll() adds
   bool prefers_read = true;
   size_t fragmented = 0;        ///< longest message in fragments
   bool hold_transfers = false;  ///< get() and put() stay pending
-  int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
-  int transfer_refusal = 0;     ///< what get() and put() return at once
+  int transfer_status = 0;      ///< status for on_done(); bytes move only if 0
+  int transfer_refusal = 0;     ///< result of get() and put(), unless 0
   int expose_refusal = 0;
-  bool offers = false;           ///< share() makes offers where it may
-  bool takes_offers = true;      ///< get() does
-  bool opens = false;            ///< direct access exists
-  bool refuses_to_open = false;  ///< but not to what is not open yet
-  bool has_short = true;         ///< and the fast path of it
-  bool holds = true;             ///< hold() does something
-  bool hold_direct = false;   ///< it stays pending: reads are not executed, writes are not reported
-  int direct_refusal = 0;     ///< what it returns at once
+  bool offers = false;           ///< share() makes offers if it may
+  bool takes_offers = true;      ///< get() takes offers
+  bool opens = false;            ///< there is direct access
+  bool refuses_to_open = false;  ///< regions that are not open yet are refused
+  bool has_short = true;         ///< direct access has its fast path
+  bool holds = true;             ///< hold() has an effect
+  bool hold_direct = false;   ///< direct access stays pending: no read runs, no write is reported
+  int direct_refusal = 0;     ///< result of direct access, unless 0
   bool shares = false;        ///< direct access is to a shared region
-  bool direct_busy = false;   ///< and not possible now
-  int lent_status = 0;        ///< with which what was held ends
+  bool direct_busy = false;   ///< direct access is not possible now
+  int lent_status = 0;        ///< status of direct accesses that were held
   bool retracts = false;      ///< packets can be taken back
-  int flush_status = 0;       ///< with which that ends
-  bool flushes = false;       ///< what was moved is visible later, when poll() says so
-  bool hold_flushes = false;  ///< and not even then
+  int flush_status = 0;       ///< status of flushes
+  bool flushes = false;       ///< moved bytes become visible in a later poll()
+  bool hold_flushes = false;  ///< moved bytes stay invisible
 };
 
-/// Packets are queues of bytes between transports of one process. Everything moves in poll() of the
-/// receiving or initiating side.
+/// A transport whose packets are queues of bytes within one process. Bytes move in poll() of the
+/// receiver or of the initiator.
 class Transport final : public transport::Transport {
  public:
   class FakeLink final : public transport::Link {
@@ -69,7 +69,7 @@ class Transport final : public transport::Transport {
     FakeLink(Transport& owner, const util::SocketAddress& peer) : Link(peer), x_owner(owner) {
       offer_interfaces();
     }
-    /// Those that the behaviour names now.
+    /// Offers the interfaces that the behaviour names now.
     void offer_interfaces() noexcept {
       const Behaviour& can = x_owner.behaviour;
       x_optional = {can.has_short ? &x_fast : nullptr, can.opens ? &x_registrar : nullptr,
@@ -128,7 +128,7 @@ class Transport final : public transport::Transport {
         return direct(remote, local, count, token, true, false);
       return transfer(remote, local, count, token, true);
     }
-    /// Of a region: executed at once, as what is sent later must not overtake it.
+    /// Writes to a region at once, as later packets must not overtake such a write.
     int put(const transport::RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
             bool until_placed) noexcept override {
       if (remote.memory.kind() == transport::KeyKind::region)
@@ -148,7 +148,7 @@ class Transport final : public transport::Transport {
     void hold(bool on) noexcept override { held = on && x_owner.behaviour.holds; }
     void addressed() noexcept override { trusted = true; }
 
-    /// What a hostile peer sends: any bytes.
+    /// Sends any bytes, as a hostile peer could.
     void inject(const void* header, size_t header_bytes, const void* payload, size_t length) {
       std::vector<std::byte> packet(transport::kHeaderBytes + length);
       std::memcpy(packet.data(), header, header_bytes);
@@ -157,9 +157,9 @@ class Transport final : public transport::Transport {
       ++arrived;
     }
 
-    uint64_t arrived = 0;        ///< packets so far
-    uint64_t taken = 0;          ///< up to this one they can't be taken back
-    std::set<uint64_t> skipped;  ///< are not delivered
+    uint64_t arrived = 0;        ///< number of packets so far
+    uint64_t taken = 0;          ///< packets up to this number can't be taken back
+    std::set<uint64_t> skipped;  ///< numbers of packets that are not delivered
     bool inside = false;         ///< the peer is inside a shared region
     unsigned revocations = 0, revocations_seen = 0;
 
@@ -170,22 +170,22 @@ class Transport final : public transport::Transport {
       uint64_t token;
       bool read, until_placed;
     };
-    std::deque<Direct> directs;  ///< to be reported
+    std::deque<Direct> directs;  ///< direct accesses not reported yet
     size_t direct_count = 0;
-    size_t short_count = 0;  ///< of those
+    size_t short_count = 0;  ///< number of direct accesses by the fast path
 
     std::deque<std::vector<std::byte>> inbound;
-    bool held = false;     ///< nothing is delivered
+    bool held = false;     ///< no packet is delivered
     bool trusted = false;  ///< the application named the peer
     size_t sent = 0;
-    bool up_once = true;  ///< was_up()
-    int down = 0;         ///< send() returns it
-    size_t ended = 0;     ///< times the link went down
-    int failed = 0;       ///< fail() was called with it; poll() reports the link down
+    bool up_once = true;  ///< returned by was_up()
+    int down = 0;         ///< returned by send()
+    size_t ended = 0;     ///< number of times the link went down
+    int failed = 0;       ///< argument of fail(); poll() reports the link down
 
    private:
     friend class Transport;
-    static constexpr uint64_t kOpenFrom = 0x1000;  ///< address of open memory, to the device
+    static constexpr uint64_t kOpenFrom = 0x1000;  ///< address of open memory at the device
     struct Memory {
       transport::KeyHead head;
       size_t length;
@@ -208,7 +208,7 @@ class Transport final : public transport::Transport {
       bool read;
     };
 
-    /// Of a region.
+    /// Returns the key of a region.
     static uint32_t key_of(const transport::RemoteKey& remote_key) noexcept {
       transport::KeyHead head;
       std::memcpy(&head, remote_key.bytes, sizeof(head));
@@ -257,7 +257,7 @@ class Transport final : public transport::Transport {
       }
       Transport& owner;
     };
-    // Memory that is shared, and packets that can be taken back: as between processes of a host.
+    // Shared regions and packets that can be taken back, as between processes of a host.
     struct Sharing final : transport::RegionSharing {
       explicit Sharing(FakeLink& of) : link(of) {}
       bool possible() const noexcept override { return true; }
@@ -360,7 +360,7 @@ class Transport final : public transport::Transport {
       transfers.push_back(pending);
       return 0;
     }
-    /// Nothing of what the peer says of its memory is believed.
+    /// Checks the transfer by the peer's own records, not by the peer's key.
     bool permitted(const Transfer& t) {
       Transport* const peer = remote();
       if (!peer) return false;
@@ -426,11 +426,11 @@ class Transport final : public transport::Transport {
   util::SocketAddress name;
   Behaviour behaviour;
   std::function<void()> before_poll;  ///< for example a peer on another core, which progresses
-  std::map<uint32_t, FakeLink::Exposed> shared;  ///< not revoked yet
+  std::map<uint32_t, FakeLink::Exposed> shared;  ///< memory that is not revoked yet
   uint32_t exposures_made = 0;
-  std::vector<uint64_t> flushing;  ///< accepted by flush()
+  std::vector<uint64_t> flushing;  ///< tokens of accepted flushes
   uint32_t offers_made = 0, offers_refused = 0;
-  unsigned open_count = 0;  ///< regions that were to be opened
+  unsigned open_count = 0;  ///< number of attempts to open a region
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
 
  private:
@@ -472,7 +472,7 @@ class Transport final : public transport::Transport {
   }
 
  public:
-  /// The peer is gone: what transports do then.
+  /// Does what a transport does when the peer is gone.
   static void bring_down(FakeLink& link, int status, transport::Sink& sink) {
     link.inbound.clear();
     while (!link.transfers.empty()) {

@@ -19,22 +19,23 @@
 #undef ibv_query_port
 #undef ibv_reg_mr
 
-// A NIC within one process, as strict as eRDMA where it punishes mistakes: the
-// program of a file that includes this gets these functions instead of libibverbs'. Requests
-// execute when a completion queue is polled, unless held. Not thread-safe.
+// A NIC within one process, which reports the mistakes that eRDMA punishes. A program gets these
+// functions instead of libibverbs if one of its files includes this header. Requests execute when a
+// completion queue is polled, unless they are held. The NIC is not thread-safe.
 namespace erdma::fake {
 
 struct Nic;
 
 struct Region : ibv_mr {
   int access;
-  std::set<uint32_t> read_by;  ///< queue pairs whose READs went there: on iWARP the peers know it
+  std::set<uint32_t>
+      read_by;  ///< queue pairs whose READs target it; on iWARP their peers know its key
 };
 
 struct Cq : ibv_cq {
   std::deque<ibv_wc> ready;
   bool armed = false;
-  int vector = 0;  ///< its interrupt
+  int vector = 0;  ///< number of its interrupt
 };
 
 struct Qp : ibv_qp {
@@ -50,9 +51,9 @@ struct Qp : ibv_qp {
   ibv_qp_cap cap{};
   Qp* peer = nullptr;
   bool active = false, heard = false;
-  std::deque<Send> sends;        ///< not yet executed
-  std::deque<Receive> receives;  ///< posted
-  uint32_t send_places = 0;      ///< taken; a place is free once a signalled request after it is
+  std::deque<Send> sends;        ///< requests not executed yet
+  std::deque<Receive> receives;  ///< posted receives
+  uint32_t send_places = 0;      ///< places in use; a later signalled completion frees them
   uint32_t unsignalled = 0;
 };
 
@@ -60,38 +61,38 @@ struct Channel : ibv_comp_channel {
   std::deque<ibv_cq*> events;
 };
 
-/// While a thread is in the adapter, which has memory of its own.
+/// True while a thread is in the adapter, whose allocations do not count.
 inline thread_local unsigned t_in_adapter = 0;
 struct InAdapter {
   InAdapter() noexcept { ++t_in_adapter; }
   ~InAdapter() { --t_in_adapter; }
 };
 
-/// The one device, and everything a test may tell it.
+/// The only device, with the settings that a test may change.
 struct Nic {
   ibv_device device{};
   ibv_context context{};
   ibv_device* list[2] = {&device, nullptr};
   std::list<std::unique_ptr<Region>> regions;
   std::vector<Qp*> qps;
-  std::vector<std::string> violations;  ///< of rules that eRDMA punishes
+  std::vector<std::string> violations;  ///< violated rules that eRDMA punishes
   uint32_t next_key = 0x100;
   uint32_t next_qp = 1;
   int max_cqe = 1 << 20;
   uint64_t max_mr_size = uint64_t(1) << 36;
   uint32_t max_inline = 96;
-  // Faults.
-  bool hold = false;        ///< nothing executes
+  // Faults that a test may set.
+  bool hold = false;        ///< no request executes
   bool flush = true;        ///< requests of a broken queue pair complete with errors
-  int post_send_error = 0;  ///< returned as it is, once
-  int refuse_sends = 0;     ///< likewise, until it is 0 again
+  int post_send_error = 0;  ///< result of the next post, unless 0
+  int refuse_sends = 0;     ///< result of every post, unless 0
   int post_recv_error = 0;
   int fail_send = -1;  ///< the n-th request from now completes with fail_status
   ibv_wc_status fail_status = IBV_WC_GENERAL_ERR;
-  int refuse_regions = 0;  ///< errno
+  int refuse_regions = 0;  ///< errno of registrations, or 0
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
-  int refuse_fork_init = 0;  ///< errno
-  std::set<const Qp*> held;  ///< requests of these do not execute
+  int refuse_fork_init = 0;  ///< errno of ibv_fork_init(), or 0
+  std::set<const Qp*> held;  ///< queue pairs whose requests do not execute
   unsigned long posts = 0, doorbells = 0, reads = 0;
 
   Nic() {
@@ -159,7 +160,7 @@ struct Nic {
   void execute(Qp& qp);
   ibv_wc_status carry_out(Qp& qp, const Qp::Send& send);
   ibv_wc_status deliver(Qp& qp, const Qp::Send& send);
-  /// Everything that is posted and not held.
+  /// Executes all posted requests that are not held.
   void run() {
     if (hold) return;
     for (size_t i = 0; i < qps.size(); ++i)
@@ -202,7 +203,7 @@ struct Nic {
   static int post_send(ibv_qp* queue_pair, ibv_send_wr* request, ibv_send_wr** bad);
   static int post_recv(ibv_qp* queue_pair, ibv_recv_wr* request, ibv_recv_wr** bad);
 
-  /// What a connector does.
+  /// Connects two queue pairs, as a connector does.
   static void join(ibv_qp* active, ibv_qp* passive) {
     Qp& a = *static_cast<Qp*>(active);
     Qp& b = *static_cast<Qp*>(passive);
@@ -441,7 +442,7 @@ using erdma::fake::Nic;
   if (attr->qp_state == IBV_QPS_ERR) Nic::one().break_qp(*static_cast<erdma::fake::Qp*>(qp));
   return 0;
 }
-// Completions that are in a queue already stay there, as eRDMA's do.
+// As with eRDMA, completions in a queue stay there.
 [[gnu::weak]] int ibv_destroy_qp(ibv_qp* queue_pair) {
   auto* qp = static_cast<erdma::fake::Qp*>(queue_pair);
   Nic& nic = Nic::one();

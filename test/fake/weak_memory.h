@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-/// Weakly ordered memory, and everything that may happen in it.
+/// Weakly ordered memory.
 ///
-/// An operational model of C++'s memory order, in which a thread has a view: of each location the
-/// oldest store that it may still read. A relaxed load may read any store from there on; what
-/// acquires takes over the view of the store it read, and so on. Every order of the threads' steps
-/// and every choice of what a load reads is tried, by running the scenario again and again. What is
-/// allowed by aarch64 and hidden by x86 happens here. The threads are fibers of one thread: the
-/// kernel takes no part in their order.
+/// This is an operational model of C++'s memory order. Each thread has a view: for each location,
+/// the oldest store that it may still read. A relaxed load may read this store or any later one; an
+/// acquiring load takes over the view of the store that it read, and so on. The scenario runs again
+/// and again until it has tried every order of the threads' steps and every result of each load.
+/// Thus results occur that aarch64 allows and x86 hides. The threads are fibers of one thread, so
+/// the kernel has no influence on their order.
 namespace erdma::fake::weak {
 
 class Model;
@@ -26,8 +26,8 @@ inline Model* g_model = nullptr;
 
 class Model {
  public:
-  /// Runs Scenario (thread(i) for each i < kThreads, then wrong()) in every way. Returns how many
-  /// of them went wrong; `runs`, if not null, becomes how many there are.
+  /// Runs Scenario (thread(i) for each i < kThreads, then wrong()) in every way. Returns the number
+  /// of wrong runs, and in `runs`, unless it is null, the number of all.
   template <typename Scenario>
   static uint64_t wrong_runs(uint64_t* runs = nullptr) {
     std::vector<Choice> path;
@@ -66,7 +66,7 @@ class Model {
     return x_stores[at][read].value;
   }
   void store(size_t at, uint64_t value, std::memory_order order) {
-    if (x_threads.empty())  // a constructor, before the threads begin
+    if (x_threads.empty())  // a constructor runs before the threads begin
       x_stores[at].back().value = value;
     else
       publish(step(), at, value, order, {});
@@ -79,8 +79,8 @@ class Model {
     publish(self, at, change(before.value), order, before.view);
     return before.value;
   }
-  /// One that fails reads the last store, too: a model of the strong one, on a machine that fails
-  /// by what the others see.
+  /// A failing exchange also reads the last store. It models the strong version on a machine where
+  /// only changes by other threads make it fail.
   template <typename T>
   bool compare_exchange(size_t at, T& seen, uint64_t value, std::memory_order order,
                         std::memory_order otherwise) {
@@ -106,8 +106,8 @@ class Model {
   }
 
  private:
-  using Stack = std::array<char, 64 * 1024>;  ///< of a thread, used by all runs
-  using View = std::vector<size_t>;           ///< by location: the number of a store there
+  using Stack = std::array<char, 64 * 1024>;  ///< stack of a thread; all runs use it
+  using View = std::vector<size_t>;           ///< number of a store, by location
   struct Store {
     uint64_t value;
     View view;
@@ -140,8 +140,9 @@ class Model {
     grown(into);
     for (size_t i = 0; i < other.size(); ++i) into[i] = std::max(into[i], other[i]);
   }
-  /// A sequentially consistent store takes its place in the one order of those at the latest when
-  /// its thread does the next such thing: a relaxed store behind it may be seen before it.
+  /// Gives a thread's sequentially consistent stores their place in the total order. This happens
+  /// at its next sequentially consistent operation at the latest; until then, a later relaxed store
+  /// may be seen first.
   void settle(Thread& self) {
     for (const auto& [at, number] : self.unsettled)
       x_sequential[at] = std::max(x_sequential[at], number);
@@ -165,7 +166,7 @@ class Model {
     if (x_at == x_path.size()) x_path.push_back({0, of});
     return x_path[x_at++].taken;
   }
-  /// Lets another thread go first, or not.
+  /// Lets other threads run first, or not.
   Thread& step() {
     Thread& self = *x_running;
     swapcontext(&self.context, &x_scheduler);
@@ -202,16 +203,16 @@ class Model {
 
   std::vector<Choice> x_path;
   size_t x_at = 0;
-  std::vector<std::vector<Store>> x_stores;  ///< by location, oldest first
+  std::vector<std::vector<Store>> x_stores;  ///< stores by location, oldest first
   View x_sequential;
   std::vector<std::unique_ptr<Thread>> x_threads;
   Thread* x_running = nullptr;
-  size_t x_number = 0;  ///< of the running one
+  size_t x_number = 0;  ///< number of the running thread
   std::function<void()> x_body;
   ucontext_t x_scheduler{};
 };
 
-/// In place of std::atomic, in a Scenario.
+/// Replaces std::atomic in a Scenario.
 template <typename T>
 class Atomic {
  public:
@@ -237,7 +238,7 @@ class Atomic {
   size_t x_at;
 };
 
-/// In place of HardwareOrder.
+/// Replaces HardwareOrder.
 struct Order {
   static void fence(std::memory_order order) { g_model->fence(order); }
 };

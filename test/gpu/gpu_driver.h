@@ -11,14 +11,14 @@
 #include "hmem/cuda_api.h"
 
 /// The CUDA driver of the machine, opened at run time as the provider does. Failures end the
-/// program: 77 = there is no GPU, 1 = anything else.
+/// program with status 77 if there is no GPU, and 1 otherwise.
 namespace gpu {
 
 using namespace erdma::hmem::cuda_api;
 
 class Driver {
  public:
-  /// In this process, with the primary context of a device.
+  /// Opens the driver in this process, with the primary context of a device.
   explicit Driver(int device);
 
   DevicePointer allocate(size_t bytes);
@@ -32,7 +32,7 @@ class Driver {
     must(x_to_host(bytes.data(), from, length), "cuMemcpyDtoH");
     return bytes;
   }
-  /// In a stream, waited for.
+  /// Copies in a stream and waits for it.
   void copy(DevicePointer to, DevicePointer from, size_t length) {
     must(x_copy(to, from, length, x_stream), "cuMemcpyAsync");
     must(x_wait(x_stream), "cuStreamSynchronize");

@@ -1,6 +1,6 @@
 // gpu_pair kind | check PROVIDER | time PROVIDER BYTES ROUNDS | copy BYTES ROUNDS
-// Messages between GPU memory of two processes, through libfabric; and what the driver alone takes.
-// The second process uses the second GPU, if there is one.
+// Sends messages between GPU memory of two processes through libfabric, and measures copies by the
+// driver alone. The second process uses the second GPU, if there is one.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -116,7 +116,7 @@ class Endpoint {
       progress();
     must(rc, "fi_tsend");
   }
-  /// For so many completions.
+  /// Waits for `count` completions.
   void wait(int count) {
     while (count > 0) count -= progress();
   }
@@ -145,8 +145,8 @@ class Endpoint {
   std::vector<fid_mr*> x_regions;
 };
 
-/// Two processes; the second is a child that was made before either knew of CUDA. One that fails
-/// takes the other with it, which would wait for its messages for ever.
+/// Two processes, of which the second is a child that was forked before either used CUDA. If one
+/// fails, the other one ends, too, as it would wait for messages for ever.
 class Pipes {
  public:
   Pipes() {
@@ -175,7 +175,7 @@ class Pipes {
   /// Status 1 if either has failed.
   int finish(int status) {
     if (second()) _exit(status);
-    int other = 0;  // stays, where the signal was first: it has ended well
+    int other = 0;  // stays 0 if the signal handler came first: the child exited with 0
     waitpid(x_child, &other, 0);
     return status || other ? 1 : 0;
   }
@@ -187,8 +187,8 @@ class Pipes {
 
 bool g_failed = false;
 
-/// Every size from and to both kinds of memory, in new memory each time, so that addresses and IPC
-/// handles come back with other bytes.
+/// Checks a size from and to both kinds of memory, in new memory each time, so that addresses and
+/// IPC handles are used again with other bytes.
 void check_size(Endpoint& ep, Driver& driver, bool sends, size_t length, int kinds) {
   const bool device = kinds & (sends ? 1 : 2);
   const auto message = pattern(length, kinds);
@@ -225,7 +225,7 @@ int check(const char* provider) {
   return pipes.finish(g_failed);
 }
 
-/// Half a round trip, in us; the median of rounds.
+/// Prints half a round trip in us, as the median of rounds.
 int time_messages(const char* provider, size_t length, int rounds) {
   Pipes pipes;
   Driver driver(pipes.second() ? 1 : 0);
@@ -257,7 +257,7 @@ int time_messages(const char* provider, size_t length, int rounds) {
   return pipes.finish(0);
 }
 
-/// What the same bytes take by cuMemcpyAsync() within one process, to the second GPU if any.
+/// Measures a cuMemcpyAsync() of the same bytes within one process, to the second GPU if any.
 int time_copies(size_t length, int rounds) {
   Driver other(1), driver(0);
   const DevicePointer to = other.allocate(length), from = driver.allocate(length);

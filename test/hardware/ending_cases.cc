@@ -1,4 +1,4 @@
-// How a connection ends: a queue pair in error, a peer that closes, a peer that is killed.
+// Ends of a connection: a queue pair in error, a peer that closes, a peer that is killed.
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kBytes = size_t(256) << 10;
 constexpr uint64_t kPending = 64;
-/// What link_manager.cc waits for completions of a queue pair that it set to error.
+/// Time that link_manager.cc waits for completions of a queue pair that it set to error.
 constexpr double kDrainMs = 20;
 
 struct Memory {
@@ -58,13 +58,13 @@ void flush_active(const Options& options) {
   fact("posted", 2 * (long long)kPending);
   fact("in_20_ms", (long long)soon);
   fact("in_3_s", (long long)(soon + later));
-  // A request of a queue pair in error: completed, or never.
+  // A request to a queue pair in error may complete or not.
   end.send(5000, memory.region, 64);
   fact("after_error", (long long)end.completions(1, 1'000).size());
 }
 
-// --- closes, killed: the passive side leaves, in order or not, while the active one waits.
-/// Once the active side was heard, which then has its receives.
+// --- closes, killed: the passive side leaves, in order or killed, while the active side waits.
+/// Returns after the active side, which has posted its receives, has sent a message.
 void hear(End& end, const Memory& memory) {
   end.prepare();
   end.receive(1, memory.region, 64);
@@ -98,7 +98,7 @@ void watch_it_go(const Options& options, bool heartbeat) {
   end.establish({});
   end.send(1, memory.region, 8);
   end.watch("active", 5, 5'000);
-  // What the provider asks a silent peer.
+  // The provider probes a silent peer with such a READ.
   if (heartbeat) end.move(2, IBV_WR_RDMA_READ, memory.region, 8, end.theirs());
   if (heartbeat) end.watch("heartbeat", 1, 15'000);
 }

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # first-hour.sh [OPTION]... server            on one machine with an adapter
 # first-hour.sh [OPTION]... client ADDRESS    on another; ADDRESS is that of the first one's adapter
-# Settles what this project assumes of eRDMA hardware (docs/hardware.md), in less than 20 minutes. The client
-# writes OUT/report.md, with a verdict for each assumption, and OUT/raw.tar.gz, what every program said on
-# both machines. Needs a build (top_builddir, default: build/) on both, and rdma-core's tools; what is
-# not there, or not permitted, is named in the report. As root: more of it can run.
+# Checks the project's assumptions about eRDMA hardware (docs/hardware.md) in less than 20 minutes. The client
+# writes OUT/report.md, with a verdict for each assumption, and OUT/raw.tar.gz, with the output of each program
+# on both machines. Both machines need a build (top_builddir, default: build/) and rdma-core's tools. The report
+# names tools that are missing and steps that are not permitted. Root can run more of the steps.
 #   -o OUT    folder for the results of this run alone (default: first-hour-DATE)
-#   -p PORT   first of six TCP ports that both use (default: 18600); the eleventh is one that nobody uses
-#   -t S      at most so many seconds (default: 1020)
+#   -p PORT   first of six TCP ports that both use (default: 18600); the eleventh must be unused
+#   -t S      time limit in seconds (default: 1020)
 #   -n NAMES  only these steps, separated by commas
-# Status: 0 the report is written, whatever it says; 1 it is not.
+# Status: 0 if the report is written, whatever its verdicts; otherwise 1.
 # shellcheck disable=SC2317
 set -u
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd) || exit 1

@@ -1,4 +1,4 @@
-// Connects that fail, or should: ports that are taken, peers that do not listen or do not answer.
+// Connects that fail or should fail: ports in use, and peers that do not listen or do not answer.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned kConnects = 1000;
 constexpr double kConnectsMs = 60'000;
-/// What connection_manager.cc tries before it waits.
+/// Number of ports that connection_manager.cc tries before it waits.
 constexpr unsigned kPortTries = 32;
 
 // --- ports: connects from a range of ports of which every second one is taken (extra: FIRST-LAST).
@@ -40,7 +40,7 @@ unsigned take_ports(const std::string& range) {
   return taken;
 }
 
-/// An id, a queue pair and queues of its own. 0, or why not.
+/// Connects with a new id, queue pair and queues. Returns 0 or an errno.
 int connect_once(const Options& options) {
   End end(options);
   rdma_cm_event_type type{};
@@ -54,12 +54,12 @@ int connect_once(const Options& options) {
   const Region memory(end.pd(), word, sizeof(word));
   if (!memory) return errno;
   end.send(1, memory, sizeof(word));
-  // The passive side ends it, so that what TCP keeps of it is there.
+  // The passive side ends the connection, so that the state that TCP keeps stays there.
   (void)end.next_event(type, status, 2'000);
   return 0;
 }
 
-/// With another port each time.
+/// Tries other ports until one connects.
 bool connect_at_last(const Options& options, Taken& taken) {
   for (unsigned i = 0; i < kPortTries; ++i) {
     const int error = connect_once(options);
@@ -90,7 +90,7 @@ void ports_active(const Options& options) {
   fact("us_each", begun ? since.us() / begun : 0);
 }
 
-/// Ends a connection once the active side was heard, which then knows that there is one.
+/// Ends a connection after the active side has sent a message, so that it knows of the connection.
 void serve(End& end, const Region& memory, rdma_cm_id* id, rdma_cm_event_type type) {
   ibv_qp_init_attr attr{};
   ibv_sge piece{uint64_t(reinterpret_cast<uintptr_t>(memory->addr)), 64, memory->lkey};
@@ -127,12 +127,12 @@ void ports_passive(const Options& options) {
   while (end.has_event(20'000) && !rdma_get_cm_event(end.channel(), &event)) {
     rdma_cm_id* const id = event->id;
     const rdma_cm_event_type type = event->event;
-    rdma_ack_cm_event(event);  // or else the id can't be destroyed
+    rdma_ack_cm_event(event);  // otherwise, the id can't be destroyed
     serve(end, memory, id, type);
   }
 }
 
-// --- no_listener, unanswered, destroy_waits: the peer of the last two is nobody.
+// --- no_listener, unanswered, destroy_waits: the last two connect to an unused address.
 void tell_outcome(End& end, const std::string& peer, uint16_t port, double limit_ms) {
   rdma_cm_event_type type{};
   int status = 0;
@@ -151,7 +151,7 @@ void tell_outcome(End& end, const std::string& peer, uint16_t port, double limit
   fact("us", since.us());
 }
 
-/// It is there, and listens elsewhere.
+/// The passive side exists, and listens at another port.
 void no_listener_passive(const Options& options) {
   End end(options);
   end.listen();

@@ -1,4 +1,4 @@
-// What one machine tells of itself: no connection.
+// Facts about one machine, without a connection.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -75,7 +75,7 @@ void tell_inline(const End& end) {
   fact("inline", 0LL);
 }
 
-/// rdma-core before 35 does not tell.
+/// rdma-core before 35 does not report this.
 const char* kernel_copies() {
 #ifdef HAVE_IBV_IS_FORK_INITIALIZED
   return ibv_is_fork_initialized() == IBV_FORK_UNNEEDED ? "yes" : "no";
@@ -84,7 +84,7 @@ const char* kernel_copies() {
 #endif
 }
 
-/// A device may not be open yet when libibverbs is asked for it, so this is a case of its own.
+/// ibv_fork_init() must be called before a device is opened, so this is a case of its own.
 void forks(const Options&) {
   fact("kernel_copies", kernel_copies());
   fact("fork_init", ibv_fork_init() == 0 ? "works" : "fails");
@@ -101,7 +101,7 @@ void memory_events(const Options&) {
   fact("userfaultfd", ::ioctl(fd, UFFDIO_API, &api) ? std::strerror(errno) : "works");
 }
 
-/// The MAC address of the interface that has the IP address.
+/// Reports the MAC address of the interface with this IP address.
 void tell_interface(const std::string& own) {
   ifaddrs* list = nullptr;
   in_addr wanted{};
@@ -117,7 +117,7 @@ void tell_interface(const std::string& own) {
   ::freeifaddrs(list);
 }
 
-/// A socket of TCP may not have the port of a listener of the adapter.
+/// Reports whether a TCP socket may have the port of a listener of the adapter.
 void tell_ports(const Options& options, rdma_cm_id* listener) {
   sockaddr_in own{};
   own.sin_family = AF_INET;
@@ -140,7 +140,7 @@ void limits(const Options& options) {
   tell_ports(bound, end.listener());
 }
 
-/// Microseconds: the median.
+/// Reports the median in microseconds.
 void time_of(const char* what, unsigned rounds, const std::function<double()>& once) {
   std::vector<double> times;
   for (unsigned i = 0; i < rounds; ++i) times.push_back(once());
@@ -199,11 +199,11 @@ void costs(const Options& options) {
   time_registrations(end);
 }
 
-/// Memory of a GPU is freed while the adapter has it registered: that may wait for ever. All in one
-/// thread, whose current context of CUDA it is.
+/// Frees GPU memory while the adapter has it registered, which may wait for ever. One thread does
+/// all of it, as it has the current CUDA context.
 void free_registered(const End& end, std::promise<void>& freed) {
   constexpr size_t kBytes = size_t(4) << 20;
-  // A machine without a GPU, or without its driver, can't run this.
+  // On a machine without a GPU or its driver, the case cannot run.
   fi_erdma::pair::before_end([](fi_erdma::pair::Status status, const char* text) {
     if (status == fi_erdma::pair::kNotTried) cannot("%s", text);
   });
@@ -227,7 +227,7 @@ void gpu(const Options& options) {
   std::thread([&] { free_registered(end, freed); }).detach();
   if (freed.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready) return;
   fact("free_us", -1);
-  std::_Exit(0);  // the thread waits for what this process holds
+  std::_Exit(0);  // the thread waits for resources of this process
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Large regions. One huge page, or few MiB, stand for all of one: they are mapped again and again.
+// Large regions. One huge page, or a few MiB, are mapped repeatedly to make up a region.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kHuge = size_t(2) << 20;
 constexpr size_t kFourGib = size_t(4) << 30;
 
-/// `length` of addresses whose pages are those of one file of `piece` bytes.
+/// Maps one file of `piece` bytes repeatedly to `length` bytes of addresses.
 std::byte* repeated(size_t length, size_t piece, unsigned flags) {
   const int file = ::memfd_create("region", MFD_CLOEXEC | flags);
   if (file < 0 || ::ftruncate(file, off_t(piece)))

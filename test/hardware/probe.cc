@@ -1,6 +1,7 @@
 // probe CASE --own ADDRESS [--peer ADDRESS] [--port N] [--extra TEXT]; probe relay ADDRESS PORT;
-// probe list. One case on one machine: without --peer its passive side. What first-hour.sh runs
-// where a shell can't do it: bare verbs, nothing of the provider. Status 77: it can't run here.
+// probe list. Runs one case on one machine, without --peer as its passive side. first-hour.sh uses
+// it for verbs, which a shell cannot call. It does not use the provider. Status 77 means that the
+// case can't run here.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,7 +50,7 @@ bool parse(int argc, char** argv, Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // What is killed has said what it knew.
+  // Each line is written at once, so that a killed process has reported all its facts.
   (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   if (argc > 1 && !std::strcmp(argv[1], "relay")) return relay(argc - 2, argv + 2);
   if (argc > 1 && !std::strcmp(argv[1], "list")) return list();

@@ -1,6 +1,6 @@
-// probe relay ADDRESS PORT, probe relay "" PORT: lines between this process's standard input and
-// output and those of the other machine's: what the two scripts agree by. The first line that it
-// prints is "connected OWN-ADDRESS PEER-ADDRESS".
+// probe relay ADDRESS PORT, probe relay "" PORT: passes lines between this process's standard input
+// and output and those of the other machine, so that the two scripts can exchange messages. The
+// first line that it prints is "connected OWN-ADDRESS PEER-ADDRESS".
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -34,7 +34,7 @@ int wait_for_one(uint16_t port) {
   return connected;
 }
 
-/// The other machine's script may start later: whoever runs this runs it for as long as they like.
+/// The other machine's script may start later, so this has no time limit. Its caller has one.
 int go_to(const char* host, const char* port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_family = AF_INET;
@@ -45,7 +45,7 @@ int go_to(const char* host, const char* port) {
     const int to = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (!::connect(to, found->ai_addr, found->ai_addrlen)) return to;
     ::close(to);
-    ::usleep(200'000);  // nothing tells that somebody listens
+    ::usleep(200'000);  // there is no event for a new listener
   }
 }
 
@@ -60,7 +60,7 @@ void introduce(int to) {
   std::fflush(stdout);
 }
 
-/// False: there is nothing more to pass on.
+/// Passes bytes on. Returns false at the end of the connection.
 bool pass_on(int from, int to) {
   char bytes[4096];
   const ssize_t got = ::read(from, bytes, sizeof(bytes));

@@ -43,7 +43,7 @@ rdma_conn_param parameters(const Window& mine) noexcept {
   std::vprintf(format, arguments);
   std::printf("\n");
   std::fflush(stdout);
-  std::_Exit(status);  // what is under way may not be waited for
+  std::_Exit(status);  // destructors might wait for operations under way
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ rdma_cm_id* bound_id(rdma_event_channel* channel, const std::string& own, uint16
     cannot("rdma_bind_addr to %s: %s", own.c_str(), std::strerror(errno));
   if (!id->verbs) cannot("no RDMA adapter has the address %s", own.c_str());
   const char* const name = ibv_get_device_name(id->verbs->device);
-  fact("device", name);  // the provider may use it all the same
+  fact("device", name);  // the provider may be able to use the device nevertheless
   if (id->verbs->device->transport_type != IBV_TRANSPORT_IWARP)
     cannot("%s is not in standard mode (iWARP)", name);
   return id;
@@ -105,8 +105,8 @@ rdma_cm_id* bound_id(rdma_event_channel* channel, const std::string& own, uint16
 
 }  // namespace
 
-/// As the provider does, the active side binds nothing: its port is chosen when its address is
-/// resolved. So another id, which stays, opens the adapter.
+/// Like the provider, the active side does not bind its id: the port is chosen when the address is
+/// resolved. Therefore another id, which stays, opens the adapter.
 End::End(const Options& options) : x_options(options), x_channel(rdma_create_event_channel()) {
   if (!x_channel) cannot("no rdma_cm event channel: %s (module rdma_ucm)", std::strerror(errno));
   if (options.peer.empty()) {

@@ -9,28 +9,28 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-/// What the cases of probe share: one connection by rdma_cm, waits that have an end, and lines
+/// Helpers for the cases of probe: one connection by rdma_cm, waits with time limits, and lines
 /// "fact NAME VALUE" that first-hour.sh judges.
 namespace erdma::hardware {
 
-/// Which exit status first-hour.sh takes for "could not run"; the last line says why.
+/// Exit status that first-hour.sh takes for "could not run". The last line has the reason.
 constexpr int kCannot = 77;
 
 struct Options {
   std::string own;    ///< address of the adapter of this machine
-  std::string peer;   ///< of the other one; empty: this is the passive side
-  std::string extra;  ///< of a case: see its help
+  std::string peer;   ///< address of the other machine's adapter; empty on the passive side
+  std::string extra;  ///< further options of a case, see its help
   uint16_t port = 18600;
 };
 
-/// Of a case that needs no connection.
+/// Returns the options for a case that needs no connection.
 inline Options alone(const Options& options) {
   return {options.own, "", "", 0};
 }
 
 void fact(const char* name, const std::string& value);
 void fact(const char* name, long long value);
-/// Ends the process: the case can't run here.
+/// Ends the process because the case can't run here.
 [[noreturn]] void cannot(const char* format, ...) __attribute__((format(printf, 1, 2)));
 /// Ends the process with status 1.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -47,7 +47,7 @@ class Stopwatch {
   Clock::time_point x_start = Clock::now();
 };
 
-/// Where the peer may read and write; travels as private data.
+/// Memory that the peer may read and write. It travels as private data.
 struct Window {
   uint64_t address = 0;
   uint64_t length = 0;
@@ -55,7 +55,7 @@ struct Window {
   uint32_t spare = 0;
 };
 
-/// Memory that is registered for everything, or was: errno tells.
+/// Memory that is registered with all rights. It is false if that failed (errno has the reason).
 class Region {
  public:
   Region(ibv_pd* pd, void* memory, size_t length) noexcept;
@@ -72,12 +72,12 @@ class Region {
   ibv_mr* x_mr = nullptr;
 };
 
-/// One end of a connection, and what it needs.
+/// One end of a connection, with its resources.
 class End {
  public:
   static constexpr uint32_t kDepth = 128;
 
-  /// Opens the adapter that has the address: cannot() if there is none. Binds, on the passive side.
+  /// Opens the adapter with the address, or calls cannot(). The passive side binds the address.
   explicit End(const Options& options);
   ~End();
   End(const End&) = delete;
@@ -93,33 +93,34 @@ class End {
   rdma_cm_id* listener() const noexcept { return x_listener; }
   rdma_event_channel* channel() const noexcept { return x_channel; }
 
-  void listen();         ///< says "ready" then
-  void wait_for_peer();  ///< likewise; a connection is asked for when it returns
+  void listen();         ///< listens and prints "ready"
+  void wait_for_peer();  ///< does the same, and waits for a connect request
   void accept(const Window& mine);
-  /// What connect() does, one by one: address and route (the first two), a queue pair, a handshake.
+  /// The steps of connect(): address and route (the first two), queue pair, handshake.
   int reach(const std::string& peer, uint16_t port);  ///< 0 or errno
   void reach_peer();
   void prepare();
   void establish(const Window& mine);
-  rdma_cm_event_type try_to_establish(const Window& mine);  ///< ESTABLISHED, or why not
+  rdma_cm_event_type try_to_establish(const Window& mine);  ///< ESTABLISHED or the failure
   void connect(const Window& mine);
-  /// 0, or errno of rdma_connect itself, which does not wait for its outcome.
+  /// Returns 0 or the errno of rdma_connect itself, which does not wait for the outcome.
   int request(const Window& mine);
   void disconnect() noexcept { (void)rdma_disconnect(x_id); }
 
   void destroy_id() noexcept;
 
-  /// False: none came in time.
+  /// Returns false if no event came in time.
   bool has_event(int limit_ms) const noexcept;
   bool next_event(rdma_cm_event_type& type, int& status, double limit_ms);
   void send(uint64_t number, const Region& from, size_t length, unsigned flags = 0);
   void receive(uint64_t number, const Region& into, size_t length);
   void move(uint64_t number, ibv_wr_opcode how, const Region& local, size_t length,
             const Window& remote, uint64_t offset = 0);
-  /// At most `count` completions.
+  /// Waits for `count` completions. Returns those that came in time.
   std::vector<ibv_wc> completions(size_t count, double limit_ms, bool tell = true);
   bool wait_for_completion_event(int limit_ms);
-  /// Facts: what comes at this end within the time, and when: NAME.event, NAME.completions.
+  /// Reports what arrives at this end within the time, and when, as facts NAME.event and
+  /// NAME.completions.
   void watch(const char* name, size_t completions, double limit_ms);
 
  private:
@@ -137,7 +138,7 @@ class End {
 };
 
 using Case = void (*)(const Options&);
-/// Without a passive side the case needs no other machine, or none that takes part.
+/// A case. Without a passive side, it uses no program on another machine.
 struct NamedCase {
   const char* name;
   Case passive;

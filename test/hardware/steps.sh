@@ -62,7 +62,7 @@ limit_of() {
   fi
   echo "$seconds"
 }
-# One for each program, as one that was just used may still be taken.
+# Each program has a port of its own, as one that was just used may still be taken.
 port_of() {
   case $1 in
     loop | rping) echo $((port + 2)) ;;

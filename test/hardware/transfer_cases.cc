@@ -1,4 +1,4 @@
-// What an established connection carries, and what ends it.
+// Transfers over an established connection, and mistakes that end it.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@ namespace erdma::hardware {
 namespace {
 
 constexpr size_t kBytes = size_t(1) << 20;
-/// How long the passive side stays: longer than the active side watches.
+/// The passive side stays longer than the active side watches.
 constexpr double kStayMs = 12'000;
 constexpr double kWatchMs = 6'000;
 
@@ -74,7 +74,7 @@ void data_active(const Options& options) {
   fact("read", holds(back.bytes, 3) ? "yes" : "no");
   end.send(5, memory.region, 64);
   fact("sent", good(end.completions(1, 10'000), 1) ? "yes" : "no");
-  end.watch("last", 1, 500);  // the peer has it before this side leaves
+  end.watch("last", 1, 500);  // the peer receives it before this side leaves
   end.disconnect();
 }
 
@@ -119,7 +119,7 @@ void passive_first_active(const Options& options) {
   fact("handshake", rdma_event_str(type));
   if (type == RDMA_CM_EVENT_REJECTED || type == RDMA_CM_EVENT_UNREACHABLE)
     cannot("the connect ended with %s", rdma_event_str(type));
-  // What came too early may have ended the handshake.
+  // The early message may have ended the handshake.
   fact("arrived", good(end.completions(1, kWatchMs), 1) ? "yes" : "no");
   end.disconnect();
 }
@@ -146,7 +146,7 @@ void send_one_active(const Options& options) {
   End end(options);
   Buffer message(end, 4096);
   end.connect({});
-  end.receive(7, message.region, 64);  // so that a flush shows
+  end.receive(7, message.region, 64);  // a flush completes this receive
   end.send(1, message.region, 512);
   end.watch("active", 2, kWatchMs);
   end.disconnect();

@@ -9,7 +9,7 @@ both() { echo "$(fact client "$1" "$2"), $(fact server "$1" "$2")"; }
 ms() { if [[ ${1:-} =~ ^[0-9]+$ ]]; then printf '%d.%03d ms' $(($1 / 1000)) $(($1 % 1000)); else echo never; fi; }
 at_most() { [[ ${1:-} =~ ^[0-9]+$ ]] && [ "$1" -le "$2" ]; }
 at_least() { [[ ${1:-} =~ ^[0-9]+$ ]] && [ "$1" -ge "$2" ]; }
-# each TEXT WANTED...: whether all words of TEXT ("A, B") are among WANTED.
+# each TEXT WANTED...: returns 0 if all words of TEXT ("A, B") are among WANTED.
 each() {
   local value
   for value in "${1%%, *}" "${1#*, }"; do
@@ -91,7 +91,7 @@ of_machines() {
   verdict "$(cat "$raw/client/iwpmd.txt" "$raw/server/iwpmd.txt" 2>/dev/null | wc -l) processes" \
     [ ! -s "$raw/client/iwpmd.txt" -a ! -s "$raw/server/iwpmd.txt" ]
 }
-# on_each TEST: whether TEST is true for the client and for the server.
+# on_each TEST: returns 0 if TEST is true for the client and for the server.
 on_each() { "$1" client && "$1" server; }
 deep_enough() { at_least "$(fact "$1" limits max_qp_wr)" 64 && at_least "$(fact "$1" limits reads)" 1; }
 enough_regions() {

@@ -23,7 +23,7 @@ TEST(short_copy_writes_every_byte_and_none_beyond) {
   }
 }
 
-/// Lengths on both sides of each way of copying, at each place within a line.
+/// Uses lengths around the bounds of each way of copying, and each offset within a cache line.
 TEST(payload_copy_writes_every_byte_and_none_beyond) {
   constexpr size_t kMargin = 64, kMost = (size_t{1} << 20) + 1;
   std::vector<std::byte> from(kMost + kMargin), to(kMost + 3 * kMargin);

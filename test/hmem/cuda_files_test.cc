@@ -1,4 +1,4 @@
-// Device memory that is passed by descriptor, on the simulated driver.
+// Tests device memory that is passed by descriptor, on the simulated driver.
 #include <dirent.h>
 #include <fcntl.h>
 
@@ -170,7 +170,7 @@ TEST(piece_of_a_range_is_named_by_itself) {
     PhysicalMemory piece = 0;
     ck_assert_int_eq(cuMemCreate(&piece, kPiece, &wanted, 0), 0);
     ck_assert_int_eq(cuMemMap(range + i * kPiece, kPiece, 0, piece, 0), 0);
-    ck_assert_int_eq(cuMemRelease(piece), 0);  // the mapping keeps it
+    ck_assert_int_eq(cuMemRelease(piece), 0);  // the mapping keeps the memory
   }
   ck_assert_int_eq(cuMemSetAccess(range, 2 * kPiece, &access, 1), 0);
   ck_assert_int_eq(cuMemsetD8_v2(range + kPiece + 5, 'z', 1), 0);

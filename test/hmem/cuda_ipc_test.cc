@@ -1,4 +1,4 @@
-// Device memory of one process in another one, on the simulated driver.
+// Tests device memory of one process in another one, on the simulated driver.
 #include "hmem/cuda_ipc.h"
 
 #include <sys/wait.h>

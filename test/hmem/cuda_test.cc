@@ -102,7 +102,7 @@ TEST(primary_context_that_is_released_meanwhile_stays_for_the_copy) {
   other.join();
   ck_assert_int_eq(rc, 0);
   ck_assert(back == bytes);
-  Context again = nullptr;  // for what the memory's end needs
+  Context again = nullptr;  // the destructor of the memory needs a context
   ck_assert_int_eq(cuDevicePrimaryCtxRetain(&again, 0), kSuccess);
 }
 

@@ -1,5 +1,5 @@
-// What most files include, compiled once where configure was told so (--enable-precompiled). C
-// files are given it, too, and have none of it.
+// Headers that most files include, compiled once with --enable-precompiled. C files get this
+// header, too, and find nothing in it.
 #ifdef __cplusplus
 
 #include <algorithm>

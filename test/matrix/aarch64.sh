@@ -3,8 +3,9 @@
 # aarch64.sh build|jobs|unit [FOLDER...]|large-pages: on an x86-64 Debian 12 as root, in a system of its own (test/matrix/run.sh aarch64): compiles for
 # aarch64, and runs by qemu-user the unit tests and jobs of two processes. The last line is "N passed, ...".
 #
-# test/matrix/aarch64.lacking names the suites that are left out, and the tests that fail because of what qemu-user has
-# not; any other failure is one. qemu keeps the memory order of the machine that it runs on, so weak order is test/transport/ordering_test.cc's.
+# matrix/aarch64.lacking names the suites that are left out, and the tests that fail because qemu-user lacks a feature.
+# Any other failure counts. qemu keeps the memory order of its host, so test/transport/ordering_test.cc tests weak
+# order.
 set -u
 top=$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)
 # shellcheck source=test/lib/common.sh
@@ -13,7 +14,7 @@ cd "$top" || exit 1
 build=$top/build
 target=aarch64-linux-gnu
 qemu="qemu-aarch64-static"
-# The packages of this machine, and those for aarch64.
+# Packages of this machine, and packages for aarch64.
 here=("g++-$target" make autoconf automake libtool pkg-config qemu-user-static openmpi-bin libcli11-dev nlohmann-json3-dev)
 there=(libfabric-dev libfabric-bin libibverbs-dev librdmacm-dev libsodium-dev libfmt-dev check zlib1g libhwloc15
   libevent-core-2.1-7 libevent-pthreads-2.1-7 libucx0)

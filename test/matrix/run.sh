@@ -30,7 +30,7 @@ populate() {
   mkdir "$root/erdma" && (set -o pipefail; sources | tar -C "$top" --null -T - -cf - | tar -C "$root/erdma" -xf -)
 }
 
-# command_in SUITE COMMAND: one line with the result; true = it passed.
+# command_in SUITE COMMAND: prints one line with the result; returns 0 if the command passed.
 command_in() {
   local log
   log=$matrix/$1.$(tr -c 'a-z\n' _ <<<"${2#./}").log
@@ -44,7 +44,7 @@ command_in() {
   return 1
 }
 
-# test_in SUITE: true = all of it passed.
+# test_in SUITE: returns 0 if all of it passed.
 test_in() {
   local what
   [ "$1" = aarch64 ] || { command_in "$1" ./quickstart && command_in "$1" test/matrix/old_rdma_core.sh &&

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks of test/nic/run.sh, in addition to those of test/clients/checks.sh, some of whose functions they
-# replace. Also uses from the environment: softerdma, the library that simulates the NIC.
+# Checks of test/nic/run.sh, in addition to those of test/clients/checks.sh, some of whose functions they replace. They
+# also use softerdma, the library that simulates the NIC, from the environment.
 
 # simulated COMMAND...: runs the command with its own simulated NIC, and fails if a rule of the NIC is broken.
 simulated() {
@@ -13,7 +13,7 @@ simulated() {
   [ ! -s "$SOFTERDMA_REPORT" ] || { cat "$SOFTERDMA_REPORT"; wrong 'a rule of the adapter was broken'; }
 }
 
-# Runs programs on the simulated NIC, where test/clients/checks.sh refuses calls.
+# Runs programs on the simulated NIC; test/clients/checks.sh refuses calls instead.
 refusing() { wrapper=(env "LD_PRELOAD=$softerdma"); }
 warnings_match() { ! grep -q 'continuing by copy' "$log" || wrong 'shared memory was used'; }
 stress() {
@@ -60,7 +60,7 @@ mpi_phases() {
   carried_by_provider none
 }
 
-# mpi_two_hosts RANKS [one_sided]: half of them on each of two hosts, so that both ways are used.
+# mpi_two_hosts RANKS [one_sided]: runs half of the ranks on each of two hosts, so that both paths are used.
 mpi_two_hosts() {
   [ "$hosts" = yes ] || skip 'no network namespaces can be made here'
   [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
@@ -80,8 +80,8 @@ mpi_two_hosts() {
   nic_bytes
 }
 
-# unlike_hosts A B EXPRESSION...: two hosts whose adapters differ by a variable. They never meet, and the log
-# says why; without an expression they meet.
+# unlike_hosts A B EXPRESSION...: runs two hosts whose adapters differ by a variable. They do not connect, and the log
+# has the reason. Without an expression, they connect.
 unlike_hosts() {
   [ "$hosts" = yes ] || skip 'no network namespaces can be made here'
   . "$top/test/lib/hosts.sh"

@@ -8,7 +8,7 @@ import sys
 import types
 
 FILE = "packages/spack/package.py"
-# What configure names otherwise than Spack.
+# Libraries that have another name in configure than in Spack.
 OTHER_NAMES = {"cli11": "CLI11", "nlohmann-json": "nlohmann_json"}
 
 

@@ -17,7 +17,7 @@ export XZ_OPT=-1
 # Many files are compiled together, in a fifth of the time.
 export ERDMA_CONFIGURE=--enable-joined=all
 
-# try NAME COMMAND...: one line with the result; true = it passed.
+# try NAME COMMAND...: prints one line with the result; returns 0 if the command passed.
 try() {
   local log
   log=$work/$(tr -c 'a-z0-9\n' _ <<<"$1").log
@@ -50,7 +50,7 @@ deb_again() {
   done
   return "$bad"
 }
-# Nobody asked Debian to take the packages, so that no bug of its is closed.
+# The packages close no bug of Debian, as they are not part of it.
 deb_lintian() {
   lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs --tag-display-limit 0 \
     "$work"/deb/*.changes

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The checks of run.sh, in addition to those of test/clients/checks.sh. Also uses from the environment: profiles, python.
+# The checks of test/pods/run.sh, in addition to those of test/clients/checks.sh. They also use profiles and python from
+# the environment.
 
 # pod PROFILE BYTES COMMAND...: runs the command in a pod.
 pod() { bash "$top/test/pods/pod.sh" "$profiles/$1.json" "${@:2}"; }
@@ -18,7 +19,7 @@ number = {"x86_64": 323, "aarch64": 282}[platform.machine()]
 print("permitted" if ctypes.CDLL(None).syscall(number, 1) >= 0 else "refused")') || wrong 'it could not be tried'
   [ "$found" = "$1" ] || wrong "userfaultfd is $found"
 }
-# Whether the profile refuses the call by a rule of its own, as Podman's, or by having none, as Docker's.
+# Checks whether the profile refuses the call by a rule of its own, as Podman's, or by the lack of one, as Docker's.
 allowed_calls_work() {
   . "$top/test/pods/profile.sh"
   more_profile || wrong "exit status $?"

@@ -33,7 +33,7 @@ default_profile >"$logs/profile.log" 2>&1 || unable 'apt-get could not download 
 bash "$top/test/pods/pod.sh" "$profiles/default.json" 1m true >"$logs/pod.log" 2>&1 ||
   unable "no pod can be made here: $(tail -n 1 "$logs/pod.log")"
 build_clients >"$logs/build.log" 2>&1 || { tail -n 20 "$logs/build.log"; echo 'FAIL: build'; exit 1; }
-# Like the profiles from before Linux 4.8, which made these calls harmless; some profiles are still like that.
+# A profile from before Linux 4.8, which made these calls harmless. Some profiles are still like that.
 "$python" - "$profiles/default.json" >"$profiles/refusing.json" <<'P' || exit 1
 import json, sys
 profile = json.load(open(sys.argv[1], encoding="utf-8"))

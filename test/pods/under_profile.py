@@ -13,7 +13,7 @@ import sys
 import seccomp
 
 ARCHES = {"x86_64": ("amd64", "SCMP_ARCH_X86_64"), "aarch64": ("arm64", "SCMP_ARCH_AARCH64")}
-# Numbers of linux/capability.h, of those that the profiles name.
+# Numbers in linux/capability.h of the capabilities that the profiles name.
 CAPS = {"CAP_DAC_READ_SEARCH": 2, "CAP_SYS_MODULE": 16, "CAP_SYS_RAWIO": 17, "CAP_SYS_CHROOT": 18, "CAP_SYS_PTRACE": 19,
         "CAP_SYS_PACCT": 20, "CAP_SYS_ADMIN": 21, "CAP_SYS_BOOT": 22, "CAP_SYS_NICE": 23, "CAP_SYS_TIME": 25,
         "CAP_SYS_TTY_CONFIG": 26, "CAP_AUDIT_WRITE": 29, "CAP_SYSLOG": 34, "CAP_PERFMON": 38, "CAP_BPF": 39}
@@ -72,7 +72,7 @@ def load(profile):
         action = rule["action"], rule.get("errnoRet")
         if not applies(rule, arch, caps) or action == default:
             continue
-        # What this libseccomp does not know is left out, as by container runtimes.
+        # Names that this libseccomp does not know are left out, as by container runtimes.
         for name in (name for name in rule["names"] if seccomp.resolve_syscall(seccomp.Arch(), name) != -1):
             for each in conditions(rule.get("args")):
                 made.add_rule(action_of(*action), name, *each)

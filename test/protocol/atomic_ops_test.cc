@@ -27,7 +27,7 @@ const std::byte* bytes(const T& value) {
   return reinterpret_cast<const std::byte*>(&value);
 }
 
-/// One element; checks that the old value is fetched.
+/// Applies the operation to one element, and checks that the old value is fetched.
 template <typename T>
 T run(AtomicOp op, Datatype type, T target, T operand, T compare = T()) {
   ck_assert_uint_eq(datatype_size(unsigned(type)), sizeof(T));
@@ -157,7 +157,7 @@ TEST(elements_need_not_be_aligned) {
   ck_assert(memory[2] == std::byte(0) && memory[19] == std::byte(0));
 }
 
-// Sums by several threads: of elements that the processor changes in one step, and of others.
+// Several threads add up elements: some types are changed by one instruction, others are not.
 template <typename T>
 void add_up(Datatype type) {
   constexpr int kThreads = 4, kEach = 20000;
@@ -174,7 +174,7 @@ void add_up(Datatype type) {
   ck_assert(total == T(kThreads * kEach));
 }
 
-/// Elements are 2; what is asked leaves them so.
+/// Operations that leave elements of value 2 unchanged.
 struct Unchanging {
   AtomicOp op;
   uint8_t operand, compare;
@@ -191,7 +191,8 @@ constexpr Unchanging kUnchanging[] = {
     {AtomicOp::bit_or, 2, 0},
 };
 
-/// A store would undo what the owner stored meanwhile, and end a process whose memory is read-only.
+/// A store would undo a concurrent store of the owner, and would end a process whose memory is
+/// read-only.
 TEST(what_changes_nothing_stores_nothing, std::size(kUnchanging)) {
   const Unchanging& c = kUnchanging[_i];
   const auto page = size_t(sysconf(_SC_PAGESIZE));
@@ -213,7 +214,7 @@ TEST(what_changes_nothing_stores_nothing, std::size(kUnchanging)) {
       }
       ck_assert_int_eq(mprotect(memory, page, PROT_READ), 0);
       function(memory + offset, operands, compares, fetched, kCount);
-      for (size_t i = 0; i < kCount; ++i)  // what pads a long double need not be fetched
+      for (size_t i = 0; i < kCount; ++i)  // the padding of a long double need not be fetched
         ck_assert(std::memcmp(memory + offset + i * size, fetched + i * size,
                               std::min<size_t>(size, 10)) == 0);
       function(memory + offset, operands, compares, nullptr, kCount);

@@ -1,5 +1,5 @@
-// What every part of an engine needs from its surroundings, without an engine: peers, the packets
-// that they are owed, and what waits for room.
+// Tests what each part of an engine needs: peers, the packets that they are to get, and requests
+// that wait for room. There is no engine.
 #include <cstdlib>
 #include <cstring>
 
@@ -20,7 +20,7 @@ struct Loss final : protocol::PeerLoss {
   int count = 0, status = 0;
 };
 
-/// The peers of address 0; address 1 is a transport that only listens.
+/// The peers of the address 0. Address 1 is a transport that only listens.
 struct Surroundings final : protocol::Router, transport::Sink {
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override {
     if (unreachable) return -FI_EHOSTUNREACH;
@@ -91,7 +91,7 @@ TEST(a_peer_without_a_way_to_it_is_lost_instead_of_told) {
   here.send(1);
   ck_assert_int_eq(here.loss.count, 1);
   ck_assert_int_eq(here.loss.status, -FI_EHOSTUNREACH);
-  here.peer->failing = true;  // as it is being lost: nothing more is sent, nobody is told again
+  here.peer->failing = true;  // a peer that is being lost gets no packets, and no second report
   here.send(2);
   ck_assert_int_eq(here.loss.count, 1);
   ck_assert(here.peer->controls.empty());

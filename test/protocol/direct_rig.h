@@ -5,7 +5,7 @@
 
 namespace erdma::test {
 
-/// Both sides have direct access; the region is still unknown to the initiator.
+/// A pair with direct access at both sides. The initiator does not know the region yet.
 struct DirectPair : OneSidedPair {
   explicit DirectPair(bool has_short, uint64_t access = kAll,
                       protocol::EngineConfig config = kConfig)
@@ -13,7 +13,7 @@ struct DirectPair : OneSidedPair {
     a.transport.behaviour.opens = b.transport.behaviour.opens = true;
     a.transport.behaviour.has_short = has_short;
   }
-  /// What it takes to be granted the region.
+  /// Makes the operations after which the target grants the region.
   void introduce() {
     for (int i = 0; i < 2; ++i) {
       char byte = 0;
@@ -29,7 +29,7 @@ struct DirectPair : OneSidedPair {
       for (auto* sink : {&node->reads, &node->writes, &node->remote_reads, &node->remote_writes})
         sink->entries.clear();
   }
-  /// Moves only the initiator: what completes then needed nobody else.
+  /// Drives only the initiator, so that operations complete without the target.
   void alone() {
     while (a.engine.progress() > 0) {
     }

@@ -19,7 +19,8 @@ using erdma::fake::Transport;
 
 int g_one, g_two, g_three;
 
-// Sizes below, at and above the packet limit, by read and by write, expected and unexpected.
+// Messages below, at and above the packet limit; fetched by read and by write; expected and
+// unexpected.
 struct Case {
   size_t length;
   bool prefers_read;
@@ -91,7 +92,7 @@ TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
   const auto& to_b = pair.a.transport.link(pair.b.transport.name);
   const auto& to_a = pair.b.transport.link(pair.a.transport.name);
   ck_assert(to_b.trusted);
-  ck_assert(!to_a.trusted);  // it only ever sent
+  ck_assert(!to_a.trusted);  // b has not addressed a yet
   ck_assert_int_eq(pair.b.send(0, nullptr, 0, 7), 0);
   ck_assert(to_a.trusted);
   pair.end_work({&g_one, &g_two, &g_three});
@@ -180,13 +181,13 @@ TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
 TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
   Pair pair;
   char byte = 'b';
-  ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);  // now they are connected
+  ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);  // connects a and b
   pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   pair.a.transport.behaviour.room = 0;
   pair.a.transport.behaviour.more_room = 1;
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_two), 0);
-  ck_assert_uint_eq(pair.a.sent.entries.size(), 1);  // at once, so nothing waits behind it
+  ck_assert_uint_eq(pair.a.sent.entries.size(), 1);  // sent at once: nothing waits behind it
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_two);
   pair.end_work({&g_one, &g_two, &g_three});
 }
@@ -272,7 +273,7 @@ TEST(remote_data_travels_with_eager_and_rendezvous, 2) {
   ck_assert_uint_eq(received.data, 0xfedcba9876543210u);
 }
 
-/// a has written a message to b, and has no room for the packet that says so.
+/// Node a has written a message to b, and has no room for the packet that reports it.
 struct Owing : Pair {
   Owing() {
     b.transport.behaviour.prefers_read = a.transport.behaviour.prefers_read = false;
@@ -288,8 +289,8 @@ struct Owing : Pair {
   std::vector<char> buffer = std::vector<char>(5000);
 };
 
-/// Whoever has all its completions need not make progress any more, so its peer must not wait for
-/// what only that would send.
+/// An application that has all its completions need not make progress any more. Therefore a send
+/// completes only after the packet that its receiver needs was sent.
 TEST(a_send_completes_when_the_receiver_can_know) {
   Owing pair;
   ck_assert(pair.buffer == pair.message);
@@ -302,7 +303,7 @@ TEST(a_send_completes_when_the_receiver_can_know) {
   expect_clean(pair);
 }
 
-/// With what it was owed.
+/// The packet that was still to be sent is dropped.
 TEST(a_send_whose_receiver_never_learns_fails_with_the_link) {
   Owing pair;
   pair.a.lose_peers();
@@ -363,7 +364,7 @@ TEST(peek_reports_length_tag_and_source_and_leaves_the_message, 2) {
   ck_assert(buffer == message);
 }
 
-/// As a miss is: a caller that looks for the answer must not wait for ever.
+/// A miss is answered as well: a caller that waits for the answer must not wait for ever.
 TEST(peek_is_answered_even_where_only_errors_are_reported, 2) {
   Pair pair;
   const auto message = pattern(8);
@@ -470,7 +471,7 @@ TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
   }
   ck_assert_int_eq(rc, -FI_EAGAIN);
   ck_assert_uint_lt(accepted, 64 + 40);
-  // All match later, in any order, and the sender goes back to eager.
+  // All messages match later, in any order, and the sender returns to eager messages.
   std::vector<char> buffer(1000);
   for (unsigned tag = accepted - 1; tag-- > 0;) {
     pair.b.receive(buffer.data(), buffer.size(), tag);
@@ -487,7 +488,8 @@ TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
   ck_assert_uint_eq(pair.a.transport.exposures_made, shared_memory);
 }
 
-/// What a link takes at once is sent at once, and 64 bytes in any case; of more, a header.
+/// A message goes whole if the link can send it at once, or if it has at most 64 bytes. Otherwise
+/// only its header goes.
 TEST(message_goes_whole_up_to_what_the_link_takes, 2) {
   Pair pair;
   const size_t limit = _i ? 1024 : 32, most = _i ? 1024 : 64;
@@ -495,7 +497,7 @@ TEST(message_goes_whole_up_to_what_the_link_takes, 2) {
   for (const size_t length : {most, most + 1}) {
     const auto message = pattern(length);
     std::vector<char> buffer(length);
-    // Twice: at once, and after a wait for room.
+    // One message goes at once, and one after a wait for room.
     for (const bool waits : {false, true}) {
       const uint32_t shared = pair.a.transport.exposures_made;
       pair.a.transport.behaviour.room = waits ? 0 : SIZE_MAX;

@@ -10,9 +10,9 @@
 
 namespace {
 
-bool g_no_arrays = false;   ///< memory is out for arrays
-bool g_no_objects = false;  ///< and for all else
-int g_refusals = 0;         ///< of objects
+bool g_no_arrays = false;   ///< allocations of arrays fail
+bool g_no_objects = false;  ///< all other allocations fail
+int g_refusals = 0;         ///< number of failed allocations of objects
 
 void* allocate_object(size_t bytes) noexcept {
   g_refusals += g_no_objects;
@@ -21,13 +21,13 @@ void* allocate_object(size_t bytes) noexcept {
 
 }  // namespace
 
-// Inlined on one side alone, malloc and free look mismatched to the compiler.
+// If only one of malloc and free is inlined, the compiler warns of a mismatch.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   void* memory = allocate_object(bytes);
   if (!memory) throw std::bad_alloc();
   return memory;
 }
-// Where AddressSanitizer has its own, this one does not come by way of the first.
+// AddressSanitizer's version of this operator does not call the one above.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return allocate_object(bytes);
 }
@@ -126,10 +126,10 @@ TEST(death_of_the_sender_fails_what_only_it_could_complete) {
   ck_assert_int_eq(second.error, FI_ECONNRESET);
   ck_assert_ptr_eq(first.context, &g_one);
   ck_assert_ptr_eq(second.context, &g_two);
-  // The header of the unfetched message still matches, and says what happened.
+  // The header of the unfetched message still matches, and its receive gets the error.
   pair.b.receive(later.data(), later.size(), 2, &g_one);
   ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
-  // What had arrived whole is delivered.
+  // A message that has arrived whole is delivered.
   pair.b.receive(later.data(), later.size(), 3, &g_one);
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(pair.b.received.entries.empty());
@@ -148,7 +148,7 @@ TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
   pair.end_work({&g_one, &g_two, &g_three});
 }
 
-// What a user sees of it who set nothing.
+// Lines that a user without log variables sees.
 
 TEST(a_peer_that_dies_under_an_operation_is_seen_once, 2) {
   const erdma::test::CapturedStderr error_output;
@@ -231,8 +231,8 @@ TEST(failed_transfer_fails_both_sides_once, 2) {
   expect_clean(pair);
 }
 
-/// All its bytes are here, only not visible yet. A sender that writes them is done before that, and
-/// may close.
+/// All bytes have arrived, and are not visible yet. A sender that writes them has completed by
+/// then, and may close.
 TEST(message_that_is_settling_survives_its_sender, 2) {
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) {
@@ -251,7 +251,7 @@ TEST(message_that_is_settling_survives_its_sender, 2) {
   pair.b_to_a().fail(-FI_ESHUTDOWN);
   pair.run_until_idle();
   ck_assert(pair.b.received.entries.empty());
-  pair.b.unreachable = true;  // nobody is told
+  pair.b.unreachable = true;  // b cannot tell its peer
   pair.b.transport.behaviour.hold_flushes = false;
   pair.run_until_idle();
   const ErrorCompletion done = pair.b.received.take();
@@ -296,7 +296,7 @@ TEST(exposure_waits_while_the_link_connects) {
   ck_assert(buffer == large);
 }
 
-/// Whoever injected was told that it is sent.
+/// An injected message counts as sent, so it must arrive.
 TEST(an_injected_message_goes_on_where_nothing_can_be_shared) {
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) node->transport.behaviour.prefers_read = false;
@@ -333,7 +333,7 @@ TEST(garbage_closes_the_link_of_its_sender, 6) {
       break;
     case 2:
       header.op = wire::Op::eager;
-      header.length = 100;  // the packet has none
+      header.length = 100;  // the packet has no payload
       break;
     case 3:
       header.op = wire::Op::rts;
@@ -350,7 +350,7 @@ TEST(garbage_closes_the_link_of_its_sender, 6) {
   const size_t payload = _i >= 4 ? long_payload.size() : 0;
   pair.b_to_a().inject(&header, sizeof(header), long_payload.data(), payload);
   pair.b.engine.progress();
-  ck_assert_int_eq(pair.b_to_a().failed, 0);  // reported down already
+  ck_assert_int_eq(pair.b_to_a().failed, 0);  // the link was reported down already
   pair.b.engine.progress();
   char in = 0;
   pair.b.receive(&in, 1, 9, &g_one, 0, 0);
@@ -443,8 +443,8 @@ TEST(multi_receive_survives_a_message_that_finds_no_memory) {
   pair.end_work({&g_one, &g_two, &g_three});
 }
 
-/// It stays with the link until there is memory: whether a receive is posted or not, and also if
-/// only the memory for its bytes lacks.
+/// The fragment stays with the link until there is memory, with and without a posted receive, and
+/// also if only its bytes find no memory.
 TEST(a_first_fragment_that_finds_no_memory_changes_nothing, 3) {
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) node->transport.behaviour.fragmented = 65536;
@@ -473,7 +473,7 @@ TEST(a_first_fragment_that_finds_no_memory_changes_nothing, 3) {
   pair.end_work();
 }
 
-/// The peer cannot be told yet.
+/// The peer cannot be told of the revocation yet.
 TEST(all_that_was_granted_is_revoked_without_memory) {
   erdma::test::DirectPair pair(true);
   pair.introduce();
@@ -485,7 +485,7 @@ TEST(all_that_was_granted_is_revoked_without_memory) {
   void* const refused = operator new(1, std::nothrow);
   g_no_objects = false;
   ck_assert_ptr_null(refused);
-  ck_assert_int_eq(g_refusals, 1);  // there was none, and nothing else asked for any
+  ck_assert_int_eq(g_refusals, 1);  // the test's allocation failed, and revoke_all() made none
   ck_assert_int_eq(pair.b_to_a().failed, 0);
   pair.b.transport.behaviour.room = 1000;
   pair.run_until_idle();

@@ -1,4 +1,4 @@
-// Two ways to one peer: a link that was never up gives way to another one.
+// Tests two paths to one peer: a link that never came up is replaced by another one.
 #include <vector>
 
 #include "fake/captured_log.h"
@@ -18,7 +18,7 @@ using erdma::test::pattern;
 
 int g_one, g_two;
 
-/// Two nodes with a near network, the first choice, and a far one between them.
+/// Two nodes that are connected by two networks. `near` is the first choice, `far` the second.
 struct Rig {
   Rig()
       : far_a(far, address_with_port(5000)),
@@ -36,7 +36,7 @@ struct Rig {
     a.end_work(contexts);
     b.end_work(contexts);
   }
-  /// Attempts over the near network come to nothing.
+  /// Makes connections over the near network fail.
   void cut_near() { near.by_port.clear(); }
   Transport::FakeLink& near_ab() { return a.transport.link(b.transport.name); }
   Transport::FakeLink& near_ba() { return b.transport.link(a.transport.name); }
@@ -68,7 +68,7 @@ TEST(what_waits_for_a_link_that_never_came_up_goes_another_way) {
   ck_assert(rig.far_a.shared.empty());
 }
 
-/// Messages come by one link, what they are answered goes by another.
+/// Messages come over one link, and the answers go over another.
 TEST(a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails) {
   namespace wire = erdma::protocol::wire;
   Rig rig;
@@ -88,7 +88,7 @@ TEST(a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails) {
   ck_assert(!rig.near_ba().inbound.empty());
   Transport::bring_down(rig.far_ba(), -FI_ECONNRESET, rig.b.engine);
   ck_assert(!rig.near_ba().held);
-  rig.b.engine.progress();  // it still can't be told
+  rig.b.engine.progress();  // the peer still cannot be told
   ck_assert(rig.near_ba().held);
   rig.far_b.behaviour.room = SIZE_MAX;
   while (!rig.near_ba().inbound.empty()) rig.b.engine.progress();
@@ -142,23 +142,23 @@ TEST(a_peer_that_comes_another_way_is_answered_that_way) {
   rig.cut_near();
   char byte = 'a', got = 0;
   must(rig.a.receive(&got, 1, 1));
-  must(rig.a.send(1, &byte, 1, 2, &g_one));  // waits for the near link
+  must(rig.a.send(1, &byte, 1, 2, &g_one));  // the message waits for the near link
   rig.b.by_other = true;
   must(rig.b.send(0, &byte, 1, 1));
   must(rig.b.receive(&got, 1, 2));
   rig.run_until_idle();
   ck_assert_ptr_eq(rig.a.sent.take().context, &g_one);
   ck_assert_uint_eq(rig.b.received.entries.size(), 1);
-  // What the near attempt comes to no longer matters.
+  // The outcome of the near connection no longer matters.
   Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
   ck_assert(rig.a.sent.entries.empty());
 }
 
-/// It shared its bytes over the near link already, of which the far one knows nothing.
+/// The sender has shared its memory over the near link, which tells the far link nothing.
 TEST(what_waits_to_be_read_is_shared_anew_over_another_link, 2) {
   Rig rig;
   rig.cut_near();
-  rig.far_a.exposures_made = 100;  // no key means something to both by chance
+  rig.far_a.exposures_made = 100;  // no key is valid on both links by chance
   const bool injected = _i == 1;
   for (Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b}) {
     transport->behaviour.prefers_read = !injected;
@@ -184,7 +184,7 @@ TEST(what_waits_to_be_read_is_shared_anew_over_another_link, 2) {
   Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
 }
 
-/// a sends over the near network, b over the far one: each way stays as it is, for order's sake.
+/// Node a sends over the near network, b over the far one. Each keeps its path to keep the order.
 struct Crossed : Rig {
   explicit Crossed(bool prefers_read) {
     near_ab().up_once = near_ba().up_once = true;
@@ -235,7 +235,7 @@ TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   rig.end_work({&g_one, &g_two});
 }
 
-/// What is received from any source may still come over the other link.
+/// A message for a receive from any source may still come over the other link.
 TEST(a_peer_is_lost_to_a_receive_from_any_source_by_its_last_link) {
   Crossed rig(true);
   rig.b.received.entries.clear();
@@ -259,7 +259,7 @@ TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
   must(rig.a.receive(at_a.data(), 5000, 1));
   rig.far_a.behaviour.hold_transfers = true;
   must(rig.b.send(0, large.data(), 5000, 1));
-  must(rig.b.send(0, large.data(), 5000, 2));  // unexpected
+  must(rig.b.send(0, large.data(), 5000, 2));  // an unexpected message
   rig.run_until_idle();
   Transport::bring_down(rig.far_ab(), -FI_ECONNRESET, rig.a.engine);
   ck_assert_int_eq(rig.a.received.take().error, FI_ECONNRESET);

@@ -3,7 +3,7 @@
 #include "libcheck.h"
 #include "protocol/pair.h"
 
-/// Peers that send more than anybody receives: what they cost here has a bound.
+/// Tests that peers that send more than is received use only a bounded amount of memory.
 namespace {
 
 using erdma::test::must;
@@ -24,7 +24,7 @@ void flood_eager(Pair& pair, uint32_t from, uint32_t to, size_t length) {
 
 TEST(a_flood_of_rendezvous_requests_ends_the_link) {
   Pair pair;
-  // As many as an honest peer can have, twice over.
+  // The peer sends twice as many as an honest peer can have.
   for (uint32_t i = 0; i < 131'072; ++i) {
     const wire::MessageHeader header = header_of(wire::Op::rts, i, 1 << 20);
     pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
@@ -34,18 +34,18 @@ TEST(a_flood_of_rendezvous_requests_ends_the_link) {
   const wire::MessageHeader header = header_of(wire::Op::rts, 0, 1 << 20);
   pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
   pair.b.engine.progress();
-  ck_assert_int_eq(pair.b_to_a().failed, 0);  // reported down already
+  ck_assert_int_eq(pair.b_to_a().failed, 0);  // the link was reported down already
   ck_assert(pair.b_to_a().inbound.empty());
   pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
   pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
   pair.b.engine.progress();
-  ck_assert_uint_eq(pair.b_to_a().ended, 2);  // its headers are still there, so it ends again
+  ck_assert_uint_eq(pair.b_to_a().ended, 2);  // the headers remain, so the link ends again
   pair.end_work();
 }
 
-/// Else a sender in a loop takes in messages faster than its application receives them.
+/// Otherwise a sender in a loop would take in messages faster than its application receives them.
 TEST(sends_take_nothing_in_while_there_is_news_to_read) {
-  constexpr uint32_t kLooks = 64, kLooksAnyway = 1024;  // sends until progress is made, at most
+  constexpr uint32_t kLooks = 64, kLooksAnyway = 1024;  // most sends until one makes progress
   Pair pair;
   const char byte = 0;
   must(pair.b.send(0, &byte, 1, 0));
@@ -66,7 +66,7 @@ TEST(sends_take_nothing_in_while_there_is_news_to_read) {
 
 TEST(a_peer_that_does_not_hold_back_loses_its_link) {
   Pair pair;
-  flood_eager(pair, 0, 20'000, 1024);  // 20 MiB; told at the first
+  flood_eager(pair, 0, 20'000, 1024);  // 20 MiB; b tells the peer at the first one
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert(pair.b_to_a().inbound.empty());
@@ -94,7 +94,7 @@ TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
 constexpr size_t kLength = 1024;
 constexpr size_t kOvershoot = size_t{8} << 20;
 
-/// With a budget that so many messages use up, and `beyond` bytes more.
+/// Returns a budget that `messages` messages exceed by `beyond` bytes.
 erdma::protocol::EngineConfig budget_for(size_t messages, size_t beyond) {
   erdma::protocol::EngineConfig config = erdma::test::kConfig;
   config.unexpected_bytes = messages * (sizeof(erdma::protocol::Unexpected) + kLength) - beyond;
@@ -126,7 +126,7 @@ TEST(a_peer_that_nothing_can_hold_loses_its_link_beyond_sixteen_megabytes) {
   pair.end_work();
 }
 
-/// Each connection would leave one message more here, so the bound would be none.
+/// If each new connection left one message more, there would be no bound.
 TEST(a_peer_that_connects_again_leaves_no_more_messages, 2) {
   Pair pair(budget_for(20'000, 2 * kOvershoot));
   pair.b.transport.behaviour.room = 0;
@@ -148,12 +148,12 @@ TEST(a_peer_that_connects_again_leaves_no_more_messages, 2) {
   pair.end_work();
 }
 
-/// As a NIC's link, which can leave nothing where it is.
+/// The link of a NIC cannot hold a peer back.
 TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound) {
   Pair pair;
   pair.b.transport.behaviour.room = 0;
   pair.b.transport.behaviour.holds = false;
-  flood_eager(pair, 0, 10'000, 1024);  // an honest one may have as much under way
+  flood_eager(pair, 0, 10'000, 1024);  // an honest peer may have as much under way
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 0);
   flood_eager(pair, 10'000, 20'000, 1024);

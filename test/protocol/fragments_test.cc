@@ -11,7 +11,7 @@
 #include "libcheck.h"
 #include "protocol/pair.h"
 
-/// Eager messages of several packets.
+/// Tests eager messages of several packets.
 namespace {
 
 using erdma::protocol::ErrorCompletion;
@@ -27,7 +27,7 @@ using erdma::fake::Transport;
 
 int g_one, g_two, g_three;
 
-constexpr size_t kPacket = 1024;  ///< of the fake link
+constexpr size_t kPacket = 1024;  ///< packet size of the fake link
 constexpr size_t kLength = 3 * kPacket + 100;
 
 /// Two engines whose links send messages of up to 64 KiB in fragments.
@@ -38,7 +38,7 @@ struct FragmentPair : Pair {
       node->transport.behaviour.fragmented = 65536;
     }
   }
-  /// a sends a message of kLength bytes; only `packets` of its packets reach b.
+  /// Sends a message of kLength bytes from a. Only `packets` of its packets reach b.
   void send_part(size_t packets, const std::vector<char>& bytes, bool delivered = false) {
     a.transport.behaviour.room = packets;
     iovec iov{const_cast<char*>(bytes.data()), bytes.size()};
@@ -105,7 +105,7 @@ TEST(an_unexpected_message_is_kept_until_it_is_received) {
   pair.end_work();
 }
 
-/// The receive is posted when a part is here; it does not complete before the last byte is.
+/// The receive is posted after the first fragments, and completes only with the last byte.
 TEST(a_receive_posted_between_two_fragments_gets_all_bytes) {
   for (const size_t packets : {1, 2, 3}) {
     FragmentPair pair;
@@ -238,8 +238,8 @@ TEST(a_throttled_peer_sends_no_fragments) {
   pair.end_work();
 }
 
-/// It polls seldom, since its last poll brought something, but not so seldom that the receiver has
-/// to end the link.
+/// The sender polls rarely, since its last poll found packets, but often enough for the receiver to
+/// keep the link.
 TEST(a_sender_that_only_sends_learns_of_the_budget) {
   constexpr size_t kBytes = 65536;
   FragmentPair pair({4096, 1 << 20, 1024});
@@ -438,10 +438,10 @@ TEST(a_claimed_message_that_lost_its_link_fails_its_receive) {
 TEST(fragments_against_the_rules_end_the_connection) {
   struct Bad {
     const char* what;
-    bool begun;  ///< after a right first fragment of 100 of 300 bytes
+    bool begun;  ///< a correct first fragment of 100 of 300 bytes came before
     wire::Op op;
     uint64_t number;  ///< length of the message, or offset of the fragment
-    size_t length;    ///< of the payload
+    size_t length;    ///< length of the payload
   };
   constexpr Bad kBad[] = {
       {"a fragment of nothing", false, wire::Op::fragment, 100, 100},
@@ -483,7 +483,7 @@ TEST(fragments_against_the_rules_end_the_connection) {
   }
 }
 
-/// No sender of ours does this, but the rules permit it.
+/// This provider does not send such messages, but the rules permit them.
 TEST(a_short_message_in_fragments_is_received) {
   Pair pair;
   const auto bytes = pattern(60);
@@ -563,7 +563,8 @@ struct RandomRun {
                          posted.bytes.begin()));
     ++received;
   }
-  /// The n-th receive of a tag gets its n-th message, although they may end in another order.
+  /// Returns the message of a receive: the n-th receive of a tag gets the n-th message. The
+  /// receives may complete in another order.
   Message& matched(uint64_t tag, Posted& posted) {
     auto& queue = waiting[tag];
     const auto place = std::find(queue.begin(), queue.end(), &posted);
@@ -584,7 +585,7 @@ struct RandomRun {
     }
     while (receives.size() < 1000 && messages.size() > received) finish();
   }
-  /// Receives what is left, each tag by itself.
+  /// Receives the remaining messages of each tag.
   void finish() {
     for (uint64_t tag = 0; tag < 3; ++tag) {
       while (waiting[tag].size() < order[tag].size()) {

@@ -5,9 +5,9 @@
 
 #include "protocol/fuzz_world.h"
 
-/// A peer that knows the grammar of the packets. It plays by the rules for a while, so that the
-/// victim's operations come into every state, and says between what it likes: any kind of packet,
-/// with ids, keys, generations, lengths and remote keys that it has seen, or nearly so.
+/// A peer that knows the format of all packets. It follows the rules for a while, so that the
+/// victim's operations reach every state. In between, it sends packets of any kind, with ids, keys,
+/// generations, lengths and remote keys that it has seen, or with slightly wrong ones.
 namespace erdma::fuzz {
 
 class HostilePeer final : public transport::Sink {
@@ -15,14 +15,14 @@ class HostilePeer final : public transport::Sink {
   HostilePeer(transport::Transport& own, const util::SocketAddress& victim, Random& random)
       : x_transport(own), x_victim(victim), x_random(random), x_loot(1 << 16, '.') {}
 
-  /// What of the victim's memory it has been told, and may use: address, key, bytes.
+  /// The victim's memory that this peer may use: address, key, bytes.
   std::vector<wire::Segment> told;
-  /// What only the transport's own packets can do; null: nothing more.
+  /// Sends packets that only the transport itself sends. It may be null.
   std::function<void(transport::Link&, Random&)> meddle;
 
   void poll() { x_transport.poll(*this); }
 
-  /// One thing that it does.
+  /// Makes one random step.
   void act() {
     transport::Link* const path = link();
     if (!path) return;
@@ -33,7 +33,7 @@ class HostilePeer final : public transport::Sink {
     attack(*path);
   }
 
-  /// The same packet again and again, whose answers it does not take.
+  /// Sends the same packet repeatedly, and takes no answers.
   void flood(wire::Op op) {
     transport::Link* const path = link();
     if (!path) return;
@@ -41,7 +41,8 @@ class HostilePeer final : public transport::Sink {
     one_sided(*path, op, 0, {}, segment, nullptr, 0);
   }
 
-  /// Canaries among what came, or where the victim wrote: it read what nobody had given.
+  /// Returns true if canaries arrived or the victim wrote some, that is, if the victim read memory
+  /// that it was not given.
   bool holds_canary() const { return x_canary_came || has_canary(x_loot.data(), x_loot.size()); }
   uint64_t packets_sent = 0, packets_heard = 0;
 
@@ -121,10 +122,10 @@ class HostilePeer final : public transport::Sink {
     header.status = status;
     header.length = length;
     say(path, header, remote_key.bytes, remote_key.size);
-    // What the grant leads to may be answered before it can begin.
+    // The victim's write that this grant permits may be answered before it begins.
     for (int i = 0; op == wire::Op::cts && meddle && i < 4; ++i) meddle(path, x_random);
   }
-  /// Memory of its own that the victim may access: that which is looked through for canaries.
+  /// Shares memory of this peer that the victim may access. It is searched for canaries.
   transport::RemoteKey shared(transport::Link& path, transport::Access access) {
     transport::RemoteKey remote_key;
     const iovec iov{x_loot.data(), x_loot.size()};
@@ -171,10 +172,10 @@ class HostilePeer final : public transport::Sink {
         return;
     }
   }
-  /// An answer that is right in itself, to what awaits another.
+  /// Sends a valid answer that belongs to another operation.
   void play_wrong(transport::Link& path) {
     const Heard heard = x_heard.front();
-    if (x_random.one_in(2)) x_heard.pop_front();  // else it is answered once more
+    if (x_random.one_in(2)) x_heard.pop_front();  // otherwise, the packet is answered once more
     const uint64_t length = std::clamp<uint64_t>(heard.length, 1, 4096);
     switch (x_random.below(4)) {
       case 0:
@@ -189,7 +190,7 @@ class HostilePeer final : public transport::Sink {
     }
   }
   Heard replied(const Heard& cts) const {
-    Heard delivery = cts;  // reply_generation and reply_index lie where an address does
+    Heard delivery = cts;  // reply_index and reply_generation are in the place of the address
     delivery.generation = uint16_t(cts.segment.address);
     delivery.index = uint32_t(cts.segment.address >> 32);
     return delivery;
@@ -219,7 +220,7 @@ class HostilePeer final : public transport::Sink {
   void begin_right(transport::Link& path) {
     const size_t length = x_random.of<size_t>({0, 1, 8, 64, 65, 700, 3000});
     const auto bytes = plain(length, x_random.below(50));
-    if (x_random.one_in(2)) {  // a message
+    if (x_random.one_in(2)) {  // sends a message
       const bool whole = length <= path.limits().eager && x_random.one_in(2);
       const auto memory = whole || x_random.one_in(2)
                               ? transport::RemoteKey{}
@@ -243,7 +244,7 @@ class HostilePeer final : public transport::Sink {
     one_sided(path, wire::Op::write, 0, any_id(), segment, bytes.data(), segment.length);
   }
 
-  /// Mostly all of the message.
+  /// Sends a message in two fragments, and sometimes only the first.
   void in_fragments(transport::Link& path, wire::MessageHeader first,
                     const std::vector<char>& bytes) {
     const size_t begin = 1 + x_random.below(bytes.size() - 1);
@@ -317,7 +318,7 @@ class HostilePeer final : public transport::Sink {
                                                      : transport::Access::remote_write);
         break;
     }
-    if (remote_key.size && x_random.one_in(6))  // nearly
+    if (remote_key.size && x_random.one_in(6))  // a slightly wrong key
       remote_key.bytes[x_random.below(remote_key.size)] ^= std::byte(1 << x_random.below(8));
     return remote_key;
   }
@@ -387,7 +388,7 @@ class HostilePeer final : public transport::Sink {
   const util::SocketAddress x_victim;
   Random& x_random;
   std::vector<char> x_loot;
-  std::deque<Heard> x_heard;  ///< and not answered
+  std::deque<Heard> x_heard;  ///< packets not answered yet
   std::deque<Heard> x_known;  ///< ids and remote keys to misuse
   std::deque<transport::RemoteKey> x_shared, x_lent;
   bool x_canary_came = false;

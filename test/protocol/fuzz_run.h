@@ -10,9 +10,9 @@
 #include "protocol/fuzz_world.h"
 #include "util/clock.h"
 
-/// A victim, an honest peer and a hostile one. ERDMA_FUZZ_STEPS: how many things the hostile one
-/// does (by default as many as take some seconds); ERDMA_FUZZ_SEED: which. Without a seed it is the
-/// time, and printed.
+/// Runs a victim, an honest peer and a hostile one. ERDMA_FUZZ_STEPS sets the number of hostile
+/// steps (the default takes some seconds), ERDMA_FUZZ_SEED the random seed. The default seed is the
+/// time, and is printed.
 namespace erdma::fuzz {
 
 inline uint64_t number_from(const char* variable, uint64_t otherwise) {
@@ -24,12 +24,13 @@ inline uint64_t seed() {
   return chosen;
 }
 
-/// What one peer can make this process keep: unexpected messages (budget and twice the overshoot),
-/// answers, results, requests; by the constants of protocol/, with room for the test's own.
+/// Most bytes that one peer can make this process keep: unexpected messages (the budget and twice
+/// the overshoot), answers, results and requests. It follows from the constants of protocol/, with
+/// a margin for the test.
 inline constexpr size_t kMostBytes = size_t(200) << 20;
 inline constexpr size_t kEpisode = 1500;
 
-/// Transports of the three, and how they end.
+/// The transports of the three endpoints, and the function that ends the hostile one.
 struct Medium {
   transport::Transport* transports[3] = {};
   util::SocketAddress names[3];
@@ -72,7 +73,7 @@ struct World {
     honest.collect();
   }
 
-  /// What the victim has to do with the hostile peer.
+  /// Posts an operation of the victim with the hostile peer.
   void deal() {
     const size_t length = random.of<size_t>({0, 1, 8, 64, 65, 500, 3000, 20000});
     const wire::Segment segment{0x10000 + random.below(256), random.below(4), length};
@@ -100,7 +101,7 @@ struct World {
     }
   }
 
-  /// And with the honest one, which is to work whatever happens.
+  /// Posts an operation with the honest peer, which must succeed.
   void converse() {
     if (victim.pending_with_honest() + honest.pending_with_honest() > 16) return;
     const size_t length = random.of<size_t>({0, 1, 8, 100, 3000, 5000});
@@ -118,7 +119,7 @@ struct World {
         return victim.send(kHonest, bytes, tag, random.one_in(3));
       case 2:
         return honest.transfer(wire::Op::read, kVictim, &segment, 1, length, &there);
-      default:  // what is there already, so that reads know what to expect
+      default:  // writes the present bytes, so that reads have a known result
         return honest.transfer(wire::Op::write, kVictim, &segment, 1, length, &there);
     }
   }
@@ -135,7 +136,7 @@ struct World {
   template <typename Condition>
   void until(Condition condition, const char* what) {
     const util::SystemClock clock;
-    const uint64_t end = clock.now() + 30'000'000'000ull;  // a hang, not a measure
+    const uint64_t end = clock.now() + 30'000'000'000ull;  // time limit of a hang
     while (!condition()) {
       progress();
       hostile.poll();
@@ -147,7 +148,7 @@ struct World {
     const size_t before_bytes = fake::live_bytes();
     bool polls = true;
     for (size_t i = 0; i < steps; ++i) {
-      if (random.one_in(64)) polls = !random.one_in(3);  // for a while it takes nothing
+      if (random.one_in(64)) polls = !random.one_in(3);  // for a while, the peer takes no packets
       if (random.one_in(4)) deal();
       if (random.one_in(8)) converse();
       hostile.act();
@@ -161,8 +162,7 @@ struct World {
     }
   }
 
-  /// The victim and the honest peer, before the hostile one says anything.
-  /// Answers are all that this costs.
+  /// Sends requests that only cost answers, before the hostile peer does anything more.
   void flood(wire::Op op, size_t packets) {
     constexpr size_t kMostAnswerBytes = size_t(48) << 20;
     const size_t before_bytes = fake::live_bytes();
@@ -193,7 +193,7 @@ struct World {
     ck_assert_msg(common.all == before_common, "memory of the honest peer's was changed");
     ck_assert(writable.intact() && both.intact());
   }
-  /// Not of what the honest peer may use: it keeps what it was granted.
+  /// Counts the users of all regions except the honest peer's, which keeps its grant.
   size_t region_users() const {
     size_t users = 0;
     for (size_t i = 0; i + 1 < regions.size(); ++i) users += regions[i]->users;
@@ -212,8 +212,8 @@ struct World {
   uint64_t tags = 0;
 };
 
-/// One episode of packets that each want an answer: as many as cost more than is permitted, if all
-/// were kept.
+/// Runs one episode of packets that each want an answer. If all answers were kept, they would
+/// exceed the limit.
 template <typename MakeMedium>
 void flood_over(size_t packets, MakeMedium make) {
   for (const wire::Op op : {wire::Op::revoke, wire::Op::write}) {
@@ -226,7 +226,7 @@ void flood_over(size_t packets, MakeMedium make) {
   }
 }
 
-/// Episodes with new endpoints until all steps are done.
+/// Runs episodes with new endpoints until all steps are done.
 template <typename MakeMedium>
 void fuzz_over(const char* name, uint64_t steps, MakeMedium make) {
   steps = number_from("ERDMA_FUZZ_STEPS", steps);

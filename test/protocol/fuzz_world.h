@@ -11,17 +11,17 @@
 #include "libcheck.h"
 #include "protocol/engine.h"
 
-/// An endpoint that does what applications do, and holds every answer to what it must be.
+/// An endpoint that behaves like an application, and checks each completion.
 namespace erdma::fuzz {
 
 namespace wire = protocol::wire;
 using protocol::Engine;
 
-/// What no peer is to see or to change: whole stretches of this byte.
+/// Fills memory that no peer may read or change.
 inline constexpr char kCanary = char(0xCA);
 inline constexpr size_t kGuard = 64;
 
-/// xorshift: the same from the same seed on every machine.
+/// xorshift yields the same numbers from the same seed on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : x_state(seed * 2654435761u + 88172645463325252u) {}
@@ -40,7 +40,7 @@ class Random {
   uint64_t x_state;
 };
 
-/// Bytes that are no canary.
+/// Returns bytes that differ from canaries.
 inline std::vector<char> plain(size_t length, size_t seed) {
   std::vector<char> bytes(length);
   char* const at = bytes.data();
@@ -48,7 +48,7 @@ inline std::vector<char> plain(size_t length, size_t seed) {
   return bytes;
 }
 
-/// Memory between canaries, itself canaries until somebody may fill it.
+/// Memory between canaries. It is filled with canaries itself until an operation may fill it.
 struct Guarded {
   explicit Guarded(size_t length_) : length(length_), all(length_ + 2 * kGuard, kCanary) {}
   char* data() { return all.data() + kGuard; }
@@ -61,10 +61,10 @@ struct Guarded {
   std::vector<char> all;
 };
 
-/// One operation, from post to completion: its context.
+/// One operation from its post to its completion. It is its own context.
 struct Operation {
   Operation(bool is_honest, size_t length) : honest(is_honest), memory(length) {}
-  bool honest;  ///< with the honest peer: succeeds, and brings `expected`
+  bool honest;  ///< the honest peer takes part: it succeeds, with `expected`
   const char* what = "";
   bool receive = false, multi = false, released = false, cancelled = false;
   bool accepted = false;
@@ -104,7 +104,7 @@ struct Regions final : protocol::Regions {
 
 enum : uint64_t { kVictim, kHonest, kHostile };  ///< fi_addr_t
 
-/// Everything above a transport.
+/// All layers above a transport.
 class Endpoint final : public protocol::Router {
  public:
   Endpoint(transport::Transport& own, Book& book_, const util::SocketAddress& name_)
@@ -212,7 +212,7 @@ class Endpoint final : public protocol::Router {
     begun(op, engine.post_one_sided(args));
   }
 
-  /// Takes what has completed, and looks at it.
+  /// Takes and checks the completions.
   void collect() {
     for (auto* sink : {&sent, &received, &reads, &writes})
       while (!sink->entries.empty()) finished(sink->take());
@@ -221,7 +221,7 @@ class Endpoint final : public protocol::Router {
       return op->multi ? op->released && !op->cancelled : op->completions > 0;
     });
   }
-  /// Nothing of the hostile peer is left; receives for anyone are taken back.
+  /// Cancels the remaining receives after the end of the hostile peer.
   void cancel_receives() {
     for (const auto& op : operations)
       if (op->receive && (op->multi || !op->completions) && engine.cancel(op.get()) == 0)

@@ -34,7 +34,8 @@ const auto over_fake = [](Random& random, auto&& body) {
   }
   auto& to_hostile = transports[kVictim]->link(medium.names[kHostile]);
   medium.work_is_bounded = [&] {
-    // A read of 64 KiB in packets of 64 bytes, and as many of the victim's own.
+    // The limit allows a read of 64 KiB in packets of 64 bytes, and as many packets of the victim's
+    // own.
     return to_hostile.sent <= (to_hostile.arrived + 4096) * 1024;
   };
   medium.end_hostile = [&] {
@@ -47,7 +48,7 @@ const auto over_fake = [](Random& random, auto&& body) {
 
 SUITE(.once = [] { (void)seed(); });
 
-// Hours by hand; a hang ends by until().
+// A run by hand may take hours; until() ends one that hangs.
 TEST_CASE(.timeout = std::getenv("ERDMA_FUZZ_STEPS") ? 0.0 : 60.0);
 
 TEST(hostile_peer_over_the_fake_link) {

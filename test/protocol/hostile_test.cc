@@ -7,8 +7,9 @@
 #include "libcheck.h"
 #include "protocol/direct_rig.h"
 
-/// A peer that answers what it was not asked: each kind of answer to each operation, in each state
-/// of it. It loses its connection, and reads and writes nothing that it was not given.
+/// Tests a peer that sends each kind of answer to each operation, in each of its states, although
+/// it was not asked. The peer loses its connection, and reads and writes no memory that it was not
+/// given.
 namespace {
 
 using erdma::protocol::ErrorCompletion;
@@ -26,11 +27,11 @@ namespace transport = erdma::transport;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
 
-/// Of the initiator's operation under way: the first of its engine.
+/// Id of the initiator's operation, which is the first of its engine.
 constexpr uint32_t kIndex = 0;
 constexpr uint16_t kGeneration = 1;
 
-/// What the hostile target shares for others to write to.
+/// Memory that the hostile target shares for writes of others.
 struct Loot {
   explicit Loot(Pair& pair) : bytes(8192, '.') {
     const iovec iov{bytes.data(), bytes.size()};
@@ -63,7 +64,7 @@ void inject_result(Pair& pair, size_t bytes) {
 
 // --- the operations -----------------------------------------------------------------------------
 
-std::vector<char> g_local;  ///< of the operation
+std::vector<char> g_local;  ///< local memory of the operation
 
 void message(OneSidedPair& pair, size_t length, bool delivered = false) {
   const iovec iov{g_local.data(), length};
@@ -206,7 +207,7 @@ void inject(Pair& pair, Answer answer, const Loot& loot) {
     case kEmptyResult:
       return inject_result(pair, 0);
     default:
-      return inject_result(pair, 129);  // more than any of the operations asks for
+      return inject_result(pair, 129);  // more than any operation asks for
   }
 }
 
@@ -226,7 +227,7 @@ TEST(answer_that_its_operation_does_not_await_costs_the_connection_and_nothing_e
     pair.end_work();
     return;
   }
-  // `done` names a delivery, of which there is none: stale.
+  // `done` names a delivery. There is none, so the packet is stale.
   if (answer == kDone) {
     ck_assert_uint_eq(pair.a_to_b().ended, 0);
     pair.a_to_b().fail(-FI_ECONNRESET);
@@ -243,7 +244,7 @@ TEST(answer_that_its_operation_does_not_await_costs_the_connection_and_nothing_e
       ck_assert_int_eq(each.error, FI_ECONNRESET);
     }
   ck_assert_uint_eq(completions, 1);
-  // The peer's end of it.
+  // The peer's link ends as well.
   erdma::fake::Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
 }
 
@@ -252,7 +253,7 @@ TEST(result_of_one_byte_more_than_was_asked_for_touches_nothing, 64) {
   const auto before = g_local;
   OneSidedPair pair;
   must(pair.initiator.read(1, g_local.data(), 64, pair.memory.data(), kKey, &g_one));
-  const size_t first = size_t(_i);  // in a packet of its own
+  const size_t first = size_t(_i);  // length of a first packet
   if (first) inject_result(pair, first);
   inject_result(pair, 65 - first);
   pair.a.engine.progress();
@@ -278,7 +279,7 @@ TEST(part_of_an_atomic_that_is_refused_ends_it_while_the_rest_is_queued, 2) {
 }
 
 TEST(status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry, 4) {
-  // A device or a peer that reports what only direct access may: no grant exists.
+  // A device or peer reports what only direct access may report, although there is no grant.
   const int status = _i & 1 ? -FI_EOPNOTSUPP : -FI_EBUSY;
   g_local = pattern(8192, 5);
   OneSidedPair pair;
@@ -358,7 +359,7 @@ TEST(second_done_while_the_bytes_settle_costs_the_connection_but_not_the_message
 struct Field {
   wire::Op op;
   int32_t status;
-  uint64_t length;  ///< cts: bytes; else of the segment
+  uint64_t length;  ///< cts: bytes; otherwise length of the segment
   size_t payload;
 };
 const Field kFields[] = {
@@ -393,7 +394,7 @@ TEST(field_that_no_honest_peer_sends_costs_the_connection, std::size(kFields)) {
   ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
 }
 
-/// A peer may not be believed to be out of memory that it was not asked to leave.
+/// A peer that was not asked to leave the region may say so falsely.
 TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
   DirectPair pair(true);
   pair.introduce();
@@ -411,7 +412,7 @@ TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
 
 // --- what it costs ------------------------------------------------------------------------------
 
-/// The last that is kept, and one more.
+/// Sends the last grant that is kept, and one more.
 TEST(grants_beyond_what_is_kept_are_ignored, 2) {
   DirectPair pair(true);
   erdma::transport::RemoteKey region;
@@ -448,7 +449,7 @@ TEST(answers_that_are_not_taken_are_bounded, 3) {
       header.segment = {4096, 5, 1};
       break;
     default:
-      header.op = wire::Op::write;  // of nothing: permitted
+      header.op = wire::Op::write;  // a write of no bytes, which is permitted
       break;
   }
   pair.b.transport.behaviour.room = 0;
@@ -460,7 +461,7 @@ TEST(answers_that_are_not_taken_are_bounded, 3) {
   pair.b_to_a().inject(&header, sizeof(header), "x", header.segment.length);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
-  ck_assert(!pair.b.engine.has_injected());  // and nothing is kept for it
+  ck_assert(!pair.b.engine.has_injected());  // no answer is kept
 }
 
 TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {
@@ -474,13 +475,14 @@ TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {
   pair.b.transport.behaviour.room = SIZE_MAX;
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.a_to_b().inbound.size(), kMostAnswers);
-  for (uint32_t i = 0; i < kMostAnswers; ++i)  // as many once more
+  for (uint32_t i = 0; i < kMostAnswers; ++i)  // the same number once more
     pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 0);
 }
 
-/// Bytes of every one of its requests that may be in flight, were they copied: 8 GiB.
+/// If the results of all requests that a peer may have in flight were copied, they would take 8
+/// GiB.
 TEST(results_that_are_not_taken_are_not_copied_without_bound, 2) {
   const bool atomics = _i;
   OneSidedPair pair;
@@ -519,7 +521,7 @@ TEST(results_that_are_taken_late_bring_the_right_bytes) {
   pair.b.engine.progress();
   ck_assert(pair.initiator.reads.entries.empty());
   const auto before = pair.memory;
-  pair.memory[0] ^= 1;  // up to 64 bytes a read is in order with what comes later
+  pair.memory[0] ^= 1;  // reads of up to 64 bytes are ordered with later stores
   pair.b.transport.behaviour.more_room = 1;
   while (pair.initiator.reads.entries.size() < got.size()) {
     pair.b.engine.progress();

@@ -1,4 +1,4 @@
-// Memory that a receiver may find that it can't read: then its sender writes.
+// Tests memory that a receiver may be unable to read; then its sender writes.
 #include <cstdlib>
 
 #include "libcheck.h"
@@ -12,7 +12,7 @@ using erdma::protocol::ErrorCompletion;
 
 constexpr size_t kLength = 70'000;
 
-/// a offers; b takes offers or not.
+/// Node a offers memory. Node b takes offers or refuses them.
 struct Offering : Pair {
   explicit Offering(bool taken) {
     a.transport.behaviour.offers = true;
@@ -56,7 +56,7 @@ TEST(refused_offer_is_truncated_as_any_message) {
   expect_clean(pair);
 }
 
-/// The grant, or the write, waits for room; nothing is lost.
+/// After a refusal, the grant or the write waits for room, and is not lost.
 TEST(refusal_waits_for_room) {
   Offering pair(false);
   pair.b.transport.behaviour.expose_refusal = -FI_EAGAIN;
@@ -90,7 +90,7 @@ TEST(refused_offer_that_can_not_be_written_ends_in_errors) {
   expect_clean(pair);
 }
 
-/// Before it is read, and after it was refused.
+/// The link ends before the offer is read, or after it was refused.
 TEST(end_of_the_link_ends_what_was_offered, 2) {
   const bool refused = _i;
   Offering pair(!refused);
@@ -108,7 +108,7 @@ TEST(end_of_the_link_ends_what_was_offered, 2) {
   expect_clean(pair);
 }
 
-/// Their targets have no way to say that they can't read it.
+/// The target of a one-sided operation cannot report that it cannot read the memory.
 TEST(one_sided_operations_offer_nothing) {
   OneSidedPair pair;
   pair.a.transport.behaviour.offers = true;

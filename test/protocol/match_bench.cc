@@ -1,5 +1,5 @@
-// Nanoseconds per match. Not a test: prints a table, judges nothing. Run it a few times on an
-// idle core and take the minima.
+// Prints a table of nanoseconds per match. This is not a test and judges nothing. Run it a few
+// times on an idle core and take the minima.
 
 #include <algorithm>
 #include <chrono>

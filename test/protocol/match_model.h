@@ -9,7 +9,7 @@
 #include "libcheck.h"
 #include "protocol/match.h"
 
-/// What the tests of the matcher share: its entries, and a second opinion on every call.
+/// Entries for the tests of the matcher, and a model that checks every call.
 namespace erdma::protocol::test {
 
 // A constant mask, as Open MPI sets it in every receive.

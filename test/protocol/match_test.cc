@@ -17,12 +17,12 @@
 
 namespace {
 bool g_out_of_memory = false;
-size_t g_array_bytes = 0;  // held by nothrow arrays: the indexes' tables
+size_t g_array_bytes = 0;  // bytes of the indexes' tables, which are nothrow arrays
 
 }  // namespace
 
-// The matcher allocates by nothrow new[] only, so these replacements see all of it; what others
-// allocate by the throwing one is given back by the same delete[].
+// The matcher allocates only by nothrow new[], so these functions count all its memory. The same
+// delete[] also frees arrays of the throwing new[].
 void* operator new[](size_t size) {
   void* memory = std::malloc(size);
   if (!memory) throw std::bad_alloc();
@@ -50,8 +50,8 @@ using erdma::protocol::Peer;
 using erdma::protocol::PostedEntry;
 using erdma::protocol::UnexpectedEntry;
 
-// Receives that no test message matches, ahead of the interesting ones: 0 stays below the length
-// from which queues are hashed, the others go beyond it.
+// Numbers of receives without a match, ahead of the ones that a test uses. Queues become hashed
+// between 0 and 1000.
 constexpr size_t kFillers[] = {0, 1, 15, 16, 17, 100, 1000};
 
 class Crowd {
@@ -237,14 +237,15 @@ TEST(queue_can_be_emptied_while_walking) {
   }
 }
 
-// The ways clients post: exact, with a constant mask of protocol bits, directed and not.
+// How applications post receives: exact or with a constant mask of protocol bits, directed or from
+// any source.
 struct Path {
   uint64_t ignore;
   bool directed;
 };
 constexpr Path kWays[] = {{0, false}, {0, true}, {kProtocolBits, false}, {kProtocolBits, true}};
 
-// Entries, each on a page of its own. A search that touches one that it should not is killed, or
+// Entries on pages of their own. A search that touches a protected page ends the process or is
 // counted.
 template <typename Entry>
 class Pages {
@@ -269,8 +270,8 @@ class Pages {
   }
   Entry& at(size_t i) { return *std::launder(reinterpret_cast<Entry*>(x_memory + i * x_page)); }
 
-  // Unlinking writes to both neighbours. The oldest is always tried, and the youngest asked
-  // whether anything came after it.
+  // Unlinking writes to both neighbours. Each search reads the oldest entry, and the youngest to
+  // find later ones.
   void allow_only_around(size_t i) {
     protect(0, kCount, PROT_NONE);
     protect(0, 1, PROT_READ | PROT_WRITE);
@@ -279,7 +280,7 @@ class Pages {
   }
   void allow_all() { protect(0, kCount, PROT_READ | PROT_WRITE); }
 
-  // From now on the first touch of a page that is not allowed counts, and allows it.
+  // From now on, the first access to each protected page is counted, and permits further ones.
   void count_strays() {
     s_counting = this;
     struct sigaction action {};
@@ -309,7 +310,7 @@ class Pages {
   size_t x_strays = 0;
 };
 
-// Those that share a bucket with it are looked at, but they are less than one on average.
+// Receives in the same bucket are read, too. On average, there is less than one.
 TEST(arrival_touches_few_receives_but_its_own, std::size(kWays)) {
   const Path path = kWays[_i];
   Pages<Receive> receives;
@@ -352,11 +353,11 @@ TEST(exact_receive_is_found_at_once_beside_many_masks) {
   ck_assert_ptr_null(matcher.arrive(*peer(0), ~uint64_t{0}));
   receives.count_strays();
   receives.allow_only_around(500);
-  for (size_t i = 1; i <= 20; ++i)  // masked receives beyond the eighth are scanned
+  for (size_t i = 1; i <= 20; ++i)  // receives with a mask beyond the eighth are scanned
     mprotect(&receives.at(i), sizeof(Receive), PROT_READ | PROT_WRITE);
   ck_assert_ptr_eq(matcher.arrive(*peer(0), uint64_t{500} << 32), &receives.at(500));
   receives.allow_all();
-  ck_assert_uint_le(receives.strays(), 11);  // a chain-mate, if any, in each index
+  ck_assert_uint_le(receives.strays(), 11);  // at most one of the same chain in each index
 }
 
 TEST(empty_queues_keep_little_memory) {
@@ -394,7 +395,7 @@ TEST(in_order_matches_allocate_nothing_at_any_length) {
   ck_assert_uint_eq(g_array_bytes, before);
 }
 
-// A selector that came too late for an index gets one after the others fell out of use.
+// A selector that found no free index gets one after other selectors fell out of use.
 TEST(unexpected_index_goes_to_the_selectors_in_use) {
   Pages<Message> messages;
   Matcher matcher;

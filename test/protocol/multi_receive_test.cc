@@ -101,8 +101,8 @@ TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 2) {
   ck_assert(pair.b.received.entries.empty());
 }
 
-/// The buffer goes on: its release is what FI_MULTI_RECV says, and FI_ECANCELED only the
-/// application's own doing.
+/// The buffer stays posted. FI_MULTI_RECV reports its release, and FI_ECANCELED only a cancel by
+/// the application.
 TEST(message_that_its_sender_gives_up_is_told_from_the_cancel_of_its_buffer) {
   Pair pair;
   pair.b.transport.behaviour.transfer_status = -FI_ECANCELED;
@@ -134,7 +134,7 @@ TEST(message_that_its_sender_gives_up_is_told_from_the_cancel_of_its_buffer) {
   ck_assert_uint_eq(cancelled.flags & FI_MULTI_RECV, FI_MULTI_RECV);
 }
 
-/// With a message in it, or without.
+/// The buffer holds a message or none.
 TEST(directed_multi_receive_of_a_peer_that_dies_is_released_with_the_cause, 2) {
   Pair pair;
   pair.b.transport.behaviour.hold_transfers = true;
@@ -211,8 +211,8 @@ TEST(tagged_multi_receive_takes_only_what_matches) {
   must(pair.a.send(1, message.data(), 100, 0x11));
   pair.run_until_idle();
   must(pair.b.engine.post_receive(args));
-  must(pair.b.send(1, message.data(), 100, 0x12));  // of another source
-  must(pair.a.send(1, message.data(), 100, 0x20));  // of another tag
+  must(pair.b.send(1, message.data(), 100, 0x12));  // a message of another source
+  must(pair.a.send(1, message.data(), 100, 0x20));  // a message with another tag
   must(pair.a.send(1, message.data(), 50, 0x1F));
   pair.run_until_idle();
   ck_assert_uint_eq(pair.b.received.entries.size(), 2);
@@ -230,7 +230,7 @@ TEST(tagged_multi_receive_takes_only_what_matches) {
   pair.end_work({&g_one, &g_two});
 }
 
-/// min_multi_recv is the longest message that the application expects: then none is cut.
+/// If min_multi_recv is the longest message that the application expects, no message is truncated.
 TEST(multi_receive_cuts_no_message_up_to_its_minimum, 2) {
   Pair pair;
   pair.b.engine.set_min_multi_recv(100);
@@ -281,7 +281,7 @@ TEST(multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last, 
   ck_assert(cut.flags & FI_MULTI_RECV);
 }
 
-/// Of messages in one packet, and of those that are fetched.
+/// Messages come in one packet or are fetched.
 TEST(multi_receive_reports_its_release_even_if_it_reports_nothing_else, 4) {
   const size_t length = _i & 2 ? 6000 : 100;
   Pair pair;

@@ -1,6 +1,6 @@
-// Memory runs out while an endpoint makes progress, over the transports themselves, without a
-// thread: each allocation fails in turn, once or with those behind it, and then there is memory
-// again. No message that was reported as sent is lost.
+// Memory runs out while an endpoint makes progress over a real transport without a thread. Each
+// allocation fails in turn, alone or with later ones, and then there is memory again. No message
+// that was reported as sent is lost.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -16,7 +16,7 @@
 namespace erdma::test {
 namespace {
 
-/// Counts, and asks for no memory: it is told of ends while memory lacks.
+/// A sink that only counts, as it must not allocate while there is no memory.
 struct Ends final : protocol::CompletionSink {
   protocol::CompletionEntry& succeed(bool) noexcept override {
     ++well;
@@ -32,14 +32,14 @@ struct Ends final : protocol::CompletionSink {
   int well = 0, failed = 0, error = 0;
 };
 
-/// A millisecond later at each look.
+/// A clock that advances by a millisecond with each call.
 struct StepClock final : util::Clock {
   uint64_t now() const noexcept override { return time += 1'000'000; }
   mutable uint64_t time = 1'000'000'000;
 };
 
 struct Node final : protocol::AddressBook, protocol::Router {
-  /// fi_addr 0 is the peer.
+  /// Maps fi_addr 0 to the peer.
   util::SocketAddress address_of(uint64_t fi_addr) const noexcept override {
     return fi_addr ? util::SocketAddress() : peer;
   }
@@ -82,7 +82,7 @@ struct Node final : protocol::AddressBook, protocol::Router {
   std::unique_ptr<protocol::Engine> engine;
 };
 
-/// Two engines whose transports do the work of their threads when they are asked to.
+/// Two engines with transports whose threads' work runs on request.
 struct Nodes {
   virtual ~Nodes() = default;
   virtual void step() = 0;
@@ -104,7 +104,7 @@ struct Nodes {
   void progress_often() {
     for (int i = 0; i < 20; ++i) progress();
   }
-  /// False: something never ends.
+  /// Returns false if the condition never holds.
   template <typename Condition>
   bool until(Condition condition) {
     for (int i = 0; i < 3000 && !condition(); ++i) progress();
@@ -155,7 +155,7 @@ struct OnNic final : Nodes {
     introduce(sides[0].name, sides[1].name);
   }
   ~OnNic() override { end(); }
-  /// What stands for the connector's thread and the adapter has memory.
+  /// The stand-ins for the connector's thread and the adapter have memory.
   void step() override {
     fake::t_counted = false;
     for (const auto& [name, connector] : rig.fabric.listeners) connector->go_on();
@@ -177,7 +177,8 @@ void must(int status) {
   ck_assert_int_eq(status, 0);
 }
 
-/// A message for a receive that is posted, or that comes later. True: memory did lack.
+/// Sends a message for a receive that is posted before or after it. Returns true if an allocation
+/// failed.
 bool message_without(int way, long allocation, long many, size_t length, bool expected) {
   const std::unique_ptr<Nodes> nodes = make(way);
   Ends &sent = nodes->a.sent, &received = nodes->b.received;

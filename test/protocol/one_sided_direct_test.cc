@@ -1,4 +1,5 @@
-// Direct access to a peer's memory: who gets it, what may use it, how it is taken back.
+// Tests direct access to a peer's memory: which peers are granted it, which operations use it, and
+// how it is revoked.
 #include <algorithm>
 #include <cstdlib>
 
@@ -203,7 +204,7 @@ TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.close_region();
   pair.run_until_idle();
-  pair.b.engine.grants().stop_waiting(kKey, false);  // it said that it is at it
+  pair.b.engine.grants().stop_waiting(kKey, false);  // the peer said that an access is under way
   ck_assert_uint_eq(pair.region.users, 1);
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_two));
   pair.run_until_idle();
@@ -226,7 +227,7 @@ TEST(a_peer_that_does_not_answer_is_waited_for_once) {
   ck_assert_uint_eq(pair.region.users, 1);
   pair.b.engine.grants().stop_waiting(kKey, false);
   ck_assert_uint_eq(pair.region.users, 0);
-  // Another region, granted while the peer still owes the answer.
+  // The target grants another region while the peer has not answered yet.
   erdma::test::FakeRegion second(pair.memory.data(), 64, OneSidedPair::kAll);
   pair.target.regions.by_key[7] = &second;
   pair.a_to_b().inbound.clear();
@@ -238,7 +239,7 @@ TEST(a_peer_that_does_not_answer_is_waited_for_once) {
   ck_assert_uint_eq(second.users, 1);
   pair.b.engine.grants().revoke(7);
   ck_assert_uint_eq(second.users, 0);
-  pair.run_until_idle();  // it answers: the next is waited for again
+  pair.run_until_idle();  // the peer answers, so the next revocation waits for it
   erdma::test::FakeRegion third(pair.memory.data(), 64, OneSidedPair::kAll);
   pair.target.regions.by_key[8] = &third;
   for (int i = 0; i < 2; ++i) {
@@ -337,10 +338,10 @@ TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {
     header.op = op;
     inject(pair, true, header, "hostile!", op == wire::Op::result ? 8 : 0);
     ck_assert_str_eq(bytes, "unread");
-    if (g_has_short)  // it names nothing that packets could answer
+    if (g_has_short)  // packets cannot answer an operation of the fast path
       ck_assert(pair.initiator.reads.entries.empty());
     else
-      expect_done(pair.initiator.reads, FI_ECONNRESET);  // by the link that broke the rules
+      expect_done(pair.initiator.reads, FI_ECONNRESET);  // error of the broken link
     pair.end_work({&g_one});
   }
 }
@@ -377,7 +378,7 @@ TEST(answers_that_nobody_asked_for_are_harmless) {
   ck_assert_uint_eq(pair.region.users, 1);
 }
 
-/// As where a fork would take pages away from the device.
+/// A device refuses regions if a fork would take pages away.
 TEST(a_region_that_cannot_be_opened_is_tried_once) {
   DirectPair pair;
   pair.b.transport.behaviour.refuses_to_open = true;
@@ -386,7 +387,7 @@ TEST(a_region_that_cannot_be_opened_is_tried_once) {
   ck_assert_uint_eq(pair.b.transport.open_count, 1);
 }
 
-/// No fork takes memory of a GPU away: it is open since its registration, and is granted.
+/// A fork does not take GPU memory away. It is open since its registration, and is granted.
 TEST(a_region_that_is_open_is_granted_where_others_cannot_be) {
   DirectPair pair;
   auto open = pair.b_to_a().optional().registrar->open(pair.region.iov[0], nullptr, true, true);

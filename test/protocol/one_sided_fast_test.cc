@@ -1,4 +1,5 @@
-// The fast path of direct access: what takes it, and that it keeps the rules of the slow one.
+// Tests the fast path of direct access: which operations take it, and that it keeps the rules of
+// the slow path.
 #include <cstdlib>
 
 #include "libcheck.h"
@@ -56,7 +57,7 @@ TEST(the_last_bytes_of_a_region_take_the_fast_path) {
   pair.run_until_idle();
   expect_done(pair.initiator.writes, kWrite);
   ck_assert_uint_eq(pair.shorts(), 1);
-  // One byte further is the target's to refuse.
+  // The target must refuse an access that ends one byte later.
   must(pair.initiator.write(1, bytes, 8, last + 1, kKey, &g_one));
   pair.run_until_idle();
   expect_done(pair.initiator.writes, kWrite, FI_EACCES);
@@ -95,7 +96,7 @@ TEST(an_injected_write_of_the_fast_path_ends_without_a_word) {
   args.local.context = nullptr;
   must(pair.a.engine.post_one_sided(args));
   ck_assert_uint_eq(pair.shorts(), 1);
-  ck_assert(!pair.a.engine.has_injected());  // it is with the device
+  ck_assert(!pair.a.engine.has_injected());  // the device has the operation
   byte = 'x';
   pair.run_until_idle();
   ck_assert_int_eq(pair.memory[0], 'i');

@@ -22,7 +22,7 @@ namespace wire = erdma::protocol::wire;
 constexpr uint64_t kKey = OneSidedPair::kKey;
 
 TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 2) {
-  const size_t length = _i ? 4000 : 16;  // in a packet, and fetched by the target
+  const size_t length = _i ? 4000 : 16;  // a packet holds it, or the target fetches it
   OneSidedPair pair;
   pair.a.transport.behaviour.room = 0;
   auto bytes = pattern(length);
@@ -45,7 +45,7 @@ TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 2) {
   pair.expect_silent();
 }
 
-/// A caller that only ever posts, and never asks for completions.
+/// The caller only posts, and never reads completions.
 TEST(whoever_posts_sixty_four_operations_hears_of_its_peers) {
   OneSidedPair pair;
   int news = 7, heard = 0;
@@ -62,7 +62,7 @@ TEST(whoever_posts_sixty_four_operations_hears_of_its_peers) {
   run_until_idle(pair);
 }
 
-/// As a link says that is not connected, or has no room for the packet that names the memory.
+/// A link refuses so if it is not connected, or has no room for the packet with the key.
 TEST(what_the_target_fetches_or_fills_waits_until_it_can_be_shared, 2) {
   OneSidedPair pair;
   auto bytes = pattern(4000);
@@ -83,7 +83,7 @@ TEST(what_the_target_fetches_or_fills_waits_until_it_can_be_shared, 2) {
   pair.expect_silent();
 }
 
-/// What an endpoint that closes waits for: no more than what leaves in one packet.
+/// An endpoint that closes waits only for writes that leave in one packet.
 TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet, 2) {
   const size_t length = _i ? 4000 : 16;
   OneSidedPair pair;
@@ -144,7 +144,7 @@ TEST(reads_from_oneself_are_queued_beyond_the_limit, 2) {
   while (!a.reads.entries.empty()) ck_assert_int_eq(a.reads.take().error, 0);
 }
 
-// Small ones, which is what fi_info promises: through a link that is full again and again.
+// fi_info promises the order of small operations. The link is full again and again.
 TEST(small_operations_keep_their_order_over_a_full_link) {
   OneSidedPair pair;
   pair.a.transport.behaviour.room = 2;
@@ -161,10 +161,10 @@ TEST(small_operations_keep_their_order_over_a_full_link) {
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 20);
 }
 
-// A link that is not connected may lack the memory to connect. A read whose result was dropped then
+// A link that is not connected may have no memory to connect. If it dropped a result, the read
 // would never end.
 TEST(result_waits_while_the_link_has_no_memory_to_connect, 2) {
-  const size_t length = _i ? 900 : 8;  // sent from the region, and from a copy
+  const size_t length = _i ? 900 : 8;  // sent from a copy, or from the region
   OneSidedPair pair;
   std::vector<char> seen(length);
   must(pair.initiator.read(1, seen.data(), length, pair.memory.data(), kKey, &g_one));

@@ -1,5 +1,5 @@
-// Memory that is shared, between processes of a host: who may use it, how it is taken back, and
-// small operations that ask the target and do without it if it does not look.
+// Tests memory that processes of a host share: which operations use it, how it is revoked, and
+// small operations that ask the target and go without it if it does not poll.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -20,7 +20,7 @@ using erdma::test::pattern;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
-constexpr unsigned kMorePolls = 1000;  ///< than a target is given to answer
+constexpr unsigned kMorePolls = 1000;  ///< more polls than a target gets to answer
 
 struct LentPair : erdma::test::DirectPair {
   explicit LentPair(bool retracts) : DirectPair(false) {
@@ -123,7 +123,7 @@ TEST(what_ends_half_way_is_done_by_packets, 2) {
   ck_assert_uint_eq(pair.direct(), status == -FI_EBUSY ? 2 : 1);
 }
 
-/// As often as it might be interrupted again: revocations of other regions need not end.
+/// Otherwise revocations of other regions could interrupt it without end.
 TEST(what_was_interrupted_is_not_interrupted_again) {
   LentPair pair(false);
   auto& behaviour = pair.a.transport.behaviour;
@@ -153,7 +153,7 @@ TEST(a_link_that_goes_down_ends_what_is_under_way, 2) {
   ck_assert_uint_eq(pair.region.users, 0);
 }
 
-/// -FI_EOPNOTSUPP of a flush is no refusal of direct access.
+/// A flush that fails with -FI_EOPNOTSUPP is no refusal of direct access.
 TEST(what_can_not_be_settled_fails) {
   erdma::fake::PretendedDevice device;
   erdma::protocol::EngineConfig config = erdma::test::kConfig;
@@ -205,12 +205,13 @@ TEST(a_target_that_does_not_is_spared, 2) {
   ck_assert_int_eq(pair.memory[5], 'c');
   pair.memory[5] = 'o';
   pair.forget();
-  pair.run_until_idle();  // the target finds nothing to do
+  pair.run_until_idle();  // the target finds no operation
   ck_assert_int_eq(pair.memory[5], 'o');
   ck_assert(pair.initiator.silent() && pair.target.silent());
 }
 
-/// What the target has may be anywhere: only its answer tells that it is done.
+/// An operation that the target has taken may be in any state. Only its answer shows that it is
+/// done.
 TEST(what_follows_something_taken_is_not_spared) {
   LentPair pair(true);
   char first = '1', second = '2';
@@ -272,10 +273,10 @@ TEST(who_did_not_look_is_not_asked_for_a_while) {
     pair.alone();
     expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   }
-  // 64, 128, 256, 512 operations between them, and one packet each.
+  // There are 64, 128, 256 and 512 operations between them, and each takes one packet.
   ck_assert_uint_eq(executed, 5);
   ck_assert_uint_eq(pair.a_to_b().sent - packets, 5);
-  // Who looks again is asked again.
+  // A target that polls again is asked again.
   while (pair.direct() < 2000) {
     must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
     if (pair.initiator.writes.entries.empty()) break;

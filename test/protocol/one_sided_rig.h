@@ -27,7 +27,7 @@ struct FakeRegions final : protocol::Regions {
   std::map<uint64_t, FakeRegion*> by_key;
 };
 
-/// The one-sided half of a Node.
+/// The one-sided operations of a Node.
 struct OneSidedNode {
   explicit OneSidedNode(Node& node_)
       : node(node_), setup{node.transport.name, regions,      reads, writes,
@@ -75,7 +75,7 @@ struct OneSidedNode {
   protocol::OneSidedSetup setup;
 };
 
-/// a initiates, b is the target and has memory registered under kKey.
+/// Node a is the initiator, and b the target with memory registered under kKey.
 struct OneSidedPair : Pair {
   static constexpr uint64_t kKey = 0x1234'5678'9abc'def0;
   static constexpr uint64_t kAll = FI_REMOTE_READ | FI_REMOTE_WRITE;

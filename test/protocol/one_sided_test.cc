@@ -56,8 +56,8 @@ TEST(read_brings_the_bytes_and_completes_once, std::size(kLengths)) {
   pair.expect_silent();
 }
 
-// Local pieces and remote segments that do not fit each other, small and large, with and without
-// remote CQ data: everything that can be in one request.
+// Requests with every combination of local pieces and remote segments that do not fit each other,
+// small or large, with or without remote CQ data.
 TEST(pieces_on_both_sides_are_paired_in_order, 8) {
   const bool reads = _i & 1, large = _i & 2, data = (_i & 4) && !reads;
   const size_t unit = large ? 4000 : 4;
@@ -127,14 +127,14 @@ TEST(remote_data_reaches_the_target_with_any_size_of_write, std::size(kLengths))
   pair.expect_silent();
 }
 
-// What must be refused, and touch nothing. Lengths below and above what one packet holds.
+// Requests that must be refused without an access. Their lengths are below and above one packet.
 struct Refusal {
   uint64_t key;
-  int64_t offset;  ///< from the start of the region
-  bool wraps;      ///< to the end of the address space instead
+  int64_t offset;  ///< offset from the start of the region
+  bool wraps;      ///< the range reaches the end of the address space
   uint64_t access;
 };
-/// What peers did to a region counts by what became of it; to an endpoint, by what was asked.
+/// A region counts the access itself, an endpoint the operation that the peer asked for.
 TEST(fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_endpoint, 4) {
   struct Case {
     int op;
@@ -274,7 +274,7 @@ TEST(dead_initiator_leaves_no_use_of_a_region, 2) {
   must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey));
   must(pair.initiator.read(1, large.data(), large.size(), pair.memory.data(), kKey));
   pair.a.engine.progress();
-  pair.b.transport.behaviour.transfer_refusal = _i ? -FI_EAGAIN : 0;  // waiting, or moving
+  pair.b.transport.behaviour.transfer_refusal = _i ? -FI_EAGAIN : 0;  // they wait, or move
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.region.users, 2);
   pair.b_to_a().fail(-FI_ECONNRESET);
@@ -314,11 +314,11 @@ TEST(abandoned_region_ends_the_connections_that_use_it) {
   pair.end_work({&g_one, &g_two});
 }
 
-// A hostile peer: it loses its connection, and nothing else happens.
+// A hostile peer loses its connection, and nothing more happens.
 struct Malformed {
   wire::Op op;
   uint8_t flags;
-  uint64_t length;  ///< of the segment
+  uint64_t length;  ///< length of the segment
   size_t payload;
 };
 const Malformed kMalformed[] = {

@@ -1,4 +1,4 @@
-// Operations that complete at a sink of their own.
+// Tests operations that complete at a sink of their own.
 #include <cstdlib>
 
 #include "libcheck.h"
@@ -13,7 +13,7 @@ using erdma::protocol::ErrorCompletion;
 int g_context;
 constexpr size_t kLengths[] = {0, 8, 1024, 1025, 70000};
 
-/// One completion there, and none where others of its kind go.
+/// Expects one completion at `sink`, and none at the default sinks.
 ErrorCompletion only(Pair& pair, CompletionSink& sink) {
   ck_assert_uint_eq(sink.entries.size(), 1);
   const ErrorCompletion done = sink.take();

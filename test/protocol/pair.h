@@ -25,7 +25,7 @@ inline util::SocketAddress address_with_port(uint16_t port) {
   return util::SocketAddress::from_sockaddr(&in, sizeof(in));
 }
 
-/// fi_addr i is port 5000 + i.
+/// An address book in which fi_addr i is port 5000 + i.
 class Book final : public protocol::AddressBook {
  public:
   util::SocketAddress address_of(uint64_t fi_addr) const noexcept override {
@@ -44,7 +44,7 @@ class Node final : public protocol::Router {
        protocol::SharedReceives* shared = nullptr)
       : transport(network, address_with_port(uint16_t(5000 + index))),
         engine(config, book, *this, {&transport}, sent, received, shared) {}
-  /// With two ways to each peer: `transport` and `second`.
+  /// A node with two paths to each peer: `transport` and `second`.
   Node(fake::Network& network, uint16_t index, protocol::EngineConfig config,
        fake::Transport& second)
       : transport(network, address_with_port(uint16_t(5000 + index))),
@@ -107,8 +107,8 @@ class Node final : public protocol::Router {
         fake::Transport::bring_down(*link, -FI_ECONNRESET, engine);
     }
   }
-  /// Ends what a test has left: each peer dies, receives with these contexts are taken back, and
-  /// messages that nobody awaited are dropped.
+  /// Ends what a test has left: each peer is lost, receives with these contexts are cancelled, and
+  /// unexpected messages are dropped.
   void end_work(std::initializer_list<const void*> contexts) {
     lose_peers();
     for (const void* context : contexts)
@@ -127,9 +127,9 @@ class Node final : public protocol::Router {
   Book book;
   fake::CompletionSink sent, received;
   fake::Transport transport;
-  fake::Transport* other = nullptr;  ///< another way to the peers
-  bool by_other = false;             ///< and the first choice
-  int detour_status = 0;             ///< of the last link that was given up for it
+  fake::Transport* other = nullptr;  ///< transport of another path to the peers
+  bool by_other = false;             ///< the other path is the first choice
+  int detour_status = 0;             ///< status of the last link that was replaced
   bool unreachable = false;
   protocol::Engine engine;
 };
@@ -160,7 +160,7 @@ inline void must(int status) {
   ck_assert_int_eq(status, 0);
 }
 
-/// Nothing is left to report, and no memory shared.
+/// Fails unless there are no more completions and no shared memory.
 inline void expect_clean(Pair& pair) {
   ck_assert(pair.a.sent.entries.empty() && pair.a.received.entries.empty());
   ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());

@@ -1,4 +1,4 @@
-// Receives that several engines share.
+// Tests receives that several engines share.
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
@@ -52,7 +52,7 @@ struct World {
   int probe(Probe kind, uint64_t tag, void* context, iovec iov = {}) {
     return shared.probe(Node::receive_args(iov, tag, context), kind);
   }
-  /// As Node::end_work().
+  /// Does the same as Node::end_work() for all engines.
   void end_work() {
     for (Node* node : {&a, &b}) node->lose_peers();
     for (int& context : g_contexts)
@@ -67,7 +67,7 @@ struct World {
     return a.received.entries.empty() && b.received.entries.empty() && orphans.entries.empty();
   }
 
-  std::deque<std::vector<char>> sent;  ///< whoever is to fetch one does so later
+  std::deque<std::vector<char>> sent;  ///< messages, which receivers may fetch later
   fake::Network network;
   fake::CompletionSink orphans;
   protocol::SharedReceives shared;
@@ -192,7 +192,7 @@ TEST(a_receive_is_cancelled_without_an_engine) {
 }
 
 TEST(an_engine_that_leaves_takes_its_messages_along) {
-  erdma::test::leaves_work_undone();  // what it takes along ends with it
+  erdma::test::leaves_work_undone();  // messages end with their engine
   World world;
   char bytes[8];
   world.send(world.c, 0, pattern(8, 1), 7);
@@ -223,12 +223,12 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   ck_assert_uint_eq(world.orphans.entries.size(), 2);
   for (int* context : {&g_contexts[0], &g_contexts[1]}) {
     const ErrorCompletion cancelled = world.orphans.take();
-    // FI_ECANCELED would say that the multi-receive buffer is no more.
+    // FI_ECANCELED would mean that the multi-receive buffer is released.
     ck_assert_int_eq(cancelled.error, context == &g_contexts[0] ? FI_ECANCELED : FI_ECONNABORTED);
     ck_assert_ptr_eq(cancelled.context, context);
     ck_assert(!(cancelled.flags & FI_MULTI_RECV));
   }
-  // The rest of the multi-receive buffer is good.
+  // The rest of the multi-receive buffer is still used.
   world.send(world.d, 1, message, 8);
   const ErrorCompletion last = take_one(world.b.received);
   ck_assert_ptr_eq(last.buffer, two.data() + 70000);
@@ -236,7 +236,7 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   world.end_work();
 }
 
-/// Of three messages a part is here: one has matched, one is claimed, one waits.
+/// A part of three messages has arrived: one message has matched, one is claimed, and one waits.
 TEST(an_engine_that_leaves_in_the_middle_of_messages_ends_their_receives_once) {
   erdma::test::leaves_work_undone();
   World world;
@@ -287,7 +287,7 @@ TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
 
 // --- against a model ----------------------------------------------------------------------------
 
-/// Scans lists of its own, oldest first.
+/// A model that scans its own lists, oldest first.
 struct Model {
   struct Posted {
     uint64_t tag, ignore, source;

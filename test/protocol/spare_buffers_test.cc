@@ -20,7 +20,7 @@ TEST(a_buffer_comes_again_for_payloads_of_its_size) {
   again[65535] = std::byte(1);
 }
 
-/// Each byte of each buffer can be written, whatever was given back before: AddressSanitizer looks.
+/// AddressSanitizer checks that each byte of each buffer can be written after others were returned.
 TEST(buffers_hold_what_was_asked_for) {
   SpareBuffers spare;
   for (int round = 0; round < 3; ++round) {

@@ -1,4 +1,4 @@
-// What an engine tells of operations that are not over.
+// Tests what an engine reports about unfinished operations.
 #include "protocol/waits.h"
 
 #include <string>
@@ -33,12 +33,12 @@ struct Waits final : protocol::WaitsSink {
   int answers = 0;
 };
 
-/// Engines that are asked.
+/// Two engines that a test asks about unfinished operations.
 struct AskedPair : Pair {
   explicit AskedPair(Waits& waits)
       : Pair({kConfig.inject_size, kConfig.unexpected_bytes, kConfig.send_limit, nullptr, &waits}),
         x_waits(waits) {}
-  /// Of the only peer.
+  /// Returns the answer about the only peer.
   Waits::OfPeer ask(test::Node& node) {
     x_waits.peers.clear();
     const int before = x_waits.answers;
@@ -93,7 +93,7 @@ TEST(a_message_that_nothing_matched_is_told_of_its_sender) {
   ck_assert_uint_eq(of_b.early.tag, 9);
   ck_assert_uint_eq(of_b.early.bytes, 8);
   ck_assert(of_b.any);
-  ck_assert(!pair.ask(pair.b).any);  // it has done its part
+  ck_assert(!pair.ask(pair.b).any);  // b has nothing left to do
   pair.end_work();
 }
 

@@ -5,8 +5,8 @@
 
 #include "libcheck.h"
 
-/// The bytes of every header, as version 5 has them. Whoever has to change a line of this file
-/// changes what a peer of the same version expects: count kVersion up.
+/// The bytes of every header in version 5. A change of a line in this file changes what a peer of
+/// the same version expects, so kVersion must be increased.
 namespace {
 
 using namespace erdma;
@@ -14,7 +14,7 @@ using namespace erdma::protocol::wire;
 
 static_assert(kVersion == 5, "the bytes below belong to version 5");
 
-/// In hexadecimal, eight bytes a group.
+/// Formats the value in hexadecimal, in groups of eight bytes.
 template <typename T>
 std::string hex(const T& value) {
   std::string text;

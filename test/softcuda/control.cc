@@ -1,4 +1,4 @@
-// Counts and faults, and what the variables say.
+// Counts of calls, faults, and the settings in variables.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 namespace softcuda {
 namespace {
 
-/// Caller holds the mutex, or is the constructor.
+/// Executes one line. Caller holds the mutex, or is the constructor.
 bool obey(State& state, const std::string& line) {
   std::istringstream words(line);
   std::string command, word;

@@ -1,5 +1,6 @@
-// Copies, streams and events. What is asynchronous happens at a synchronisation, or at the second
-// query of its stream or event, never before: whoever does not wait finds the old bytes.
+// Copies, streams and events. An asynchronous operation happens at a synchronisation, or at the
+// second query of its stream or event, and not before. An application that does not wait finds the
+// old bytes.
 #include <cstring>
 #include <utility>
 
@@ -9,8 +10,8 @@
 namespace softcuda {
 namespace {
 
-/// The bytes behind a pointer for the simulated device, which reaches host memory, too. Null:
-/// beyond the end of an allocation, or without access. Caller holds the mutex.
+/// Returns the bytes behind a pointer for the simulated device, which can access host memory, too.
+/// Returns null beyond the end of an allocation, or without access. Caller holds the mutex.
 std::byte* reach(State& s, DevicePointer pointer, size_t length, Device by) {
   if (s.find(pointer, 1)) return s.bytes(pointer, length, by);
   return reinterpret_cast<std::byte*>(pointer);
@@ -25,7 +26,7 @@ Result copy(State& s, DevicePointer to, DevicePointer from, size_t length, Devic
   return kSuccess;
 }
 
-/// Caller holds the mutex.
+/// Executes the pending copies of a stream. Caller holds the mutex.
 Result run(StreamState& stream) {
   for (Pending& pending : stream.pending)
     if (const Result rc = pending.copy(); rc && !stream.failed) stream.failed = rc;
@@ -34,7 +35,7 @@ Result run(StreamState& stream) {
   return std::exchange(stream.failed, kSuccess);
 }
 
-/// Null: no stream, or one that was destroyed. Caller holds the mutex.
+/// Returns null if the stream does not exist (any more). Caller holds the mutex.
 StreamState* stream_of(Stream stream) {
   State& s = state();
   if (!stream) return &s.null_stream;
@@ -174,7 +175,7 @@ Result cuEventRecord(Event event, Stream stream) {
   return kSuccess;
 }
 
-/// Streams run as a whole, which is more than an event asks for.
+/// A stream runs as a whole, which is more than the event requires.
 Result cuEventQuery(Event event) {
   if (const Result rc = enter("cuEventQuery", Needs::context)) return rc;
   std::lock_guard guard(state().mutex);

@@ -12,7 +12,7 @@ using hmem::cuda_api::kHandlePosixFd;
 using hmem::cuda_api::kLocationDevice;
 using hmem::cuda_api::kMemoryPinned;
 
-/// What the simulated GPU's memory of a test is made by.
+/// The functions by which a test allocates memory of the simulated GPU.
 enum class MadeBy {
   allocation,  ///< cuMemAlloc()
   mapping,     ///< cuMemCreate() and cuMemMap(); it may be exported
@@ -20,8 +20,8 @@ enum class MadeBy {
 };
 inline MadeBy g_made_by = MadeBy::allocation;
 
-/// An allocation of the simulated GPU, for tests that link libcuda.so.1. Its context is the calling
-/// thread's from then on.
+/// An allocation of the simulated GPU, for tests that link libcuda.so.1. Its context becomes
+/// current in the calling thread.
 class DeviceMemory {
  public:
   explicit DeviceMemory(size_t length, int device = 0) : x_length(length) {
@@ -51,7 +51,7 @@ class DeviceMemory {
   DevicePointer pointer() const { return x_pointer; }
   void* at(size_t offset) const { return reinterpret_cast<void*>(x_pointer + offset); }
   size_t length() const { return x_length; }
-  /// As the device sees them now, whatever is pending in streams.
+  /// Returns the bytes as the device sees them now, without pending operations of streams.
   std::vector<char> bytes() const {
     const char* seen = static_cast<const char*>(softcuda_alias(at(0), x_length));
     return seen ? std::vector<char>(seen, seen + x_length) : std::vector<char>();
@@ -74,7 +74,7 @@ class DeviceMemory {
   }
 
   const size_t x_length;
-  size_t x_mapped = 0;  ///< by map()
+  size_t x_mapped = 0;  ///< bytes that map() has mapped
   DevicePointer x_pointer = 0;
 };
 

@@ -4,7 +4,7 @@
 
 #include "hmem/cuda_api.h"
 
-/// The functions of the CUDA driver API that the simulated libcuda.so.1 has.
+/// Functions of the CUDA driver API in the simulated libcuda.so.1.
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -87,22 +87,21 @@ Result cuEventRecord(Event event, Stream stream);
 Result cuEventQuery(Event event);
 Result cuEventSynchronize(Event event);
 
-// Beside the API, for tests; README.md has the language of control.
+// Additional functions for tests. README.md describes the control language.
 
-/// `fail FUNCTION error=N [n=1] [times=1]`, `clear`, `dmabuf on|off`, `ipc on|off`,
-/// `ordering N`, `free waits|goes`. 0, or -1 if the
-/// line says nothing.
+/// Executes a line: `fail FUNCTION error=N [n=1] [times=1]`, `clear`, `dmabuf on|off`, `ipc
+/// on|off`, `ordering N`, `free waits|goes`. Returns 0, or -1 if the line is invalid.
 int softcuda_control(const char* line);
-/// How often a function was called in this process (null: any at all); names without a version.
+/// Returns the number of calls of a function in this process (null: of all). Names have no version.
 unsigned long softcuda_calls(const char* function);
-/// Where the bytes of device memory lie for the simulated device, or null if [pointer, +length) is
+/// Returns the address of device memory for the simulated device, or null if [pointer, +length) is
 /// not inside one allocation.
 void* softcuda_alias(const void* pointer, size_t length);
-/// Which device's memory it is; -1: of none.
+/// Returns the device of the memory, or -1 if it is no device memory.
 int softcuda_device(const void* pointer);
 int softcuda_device_of_dmabuf(int fd);
-/// An adapter registers memory by its address, and ends that: freeing the allocation may wait for
-/// it. A number for the second; 0: there is no such memory.
+/// An adapter calls these when it registers and deregisters memory by its address. Freeing the
+/// allocation may wait for unpin. pin returns a number for unpin, or 0 if there is no such memory.
 unsigned long softcuda_pin(const void* pointer);
 void softcuda_unpin(unsigned long pinned);
 }

@@ -1,4 +1,4 @@
-// The simulated CUDA driver keeps the habits of the real one on which the provider's tests rest.
+// Tests the properties of the real CUDA driver on which the provider's tests rely.
 #include "softcuda/driver.h"
 
 #include <fcntl.h>
@@ -50,7 +50,7 @@ T attribute(int which, DevicePointer pointer) {
   return value;
 }
 
-/// Runs body in a child; its exit status.
+/// Runs `body` in a child and returns its exit status.
 template <typename F>
 int child(F body) {
   const pid_t pid = fork();
@@ -62,7 +62,7 @@ int child(F body) {
 
 }  // namespace
 
-// A test ends with its last assertion, as a killed process does.
+// A test exits after its last assertion without freeing its resources.
 SUITE(.counted = false);
 
 TEST(processor_faults_where_it_touches_device_memory) {
@@ -205,7 +205,7 @@ TEST(memory_is_shared_with_another_process_by_handle) {
   ck_assert_int_eq(status, 0);
 }
 
-/// Who keeps handles open has to tell by the buffer id.
+/// An application that keeps handles open must compare buffer ids.
 TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
   int to_child[2], to_parent[2];
   ck_assert_int_eq(pipe(to_child), 0);
@@ -244,7 +244,7 @@ TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
   ck_assert_int_eq(status, 0);
 }
 
-/// Two pieces in a row.
+/// Maps two pieces at consecutive addresses.
 TEST(mapped_memory_is_of_no_context_and_readable_where_allowed) {
   begin();
   constexpr size_t kPiece = size_t(2) << 20;
@@ -257,7 +257,7 @@ TEST(mapped_memory_is_of_no_context_and_readable_where_allowed) {
     ck_assert_int_eq(cuMemMap(at + size_t(i) * kPiece, kPiece, 0, pieces[i], 0), kSuccess);
   }
   ck_assert_ptr_null(attribute<Context>(kPointerContext, at));
-  ck_assert_int_eq(cuMemsetD8_v2(at, 7, 1), kInvalidValue);  // no access yet
+  ck_assert_int_eq(cuMemsetD8_v2(at, 7, 1), kInvalidValue);  // the device has no access yet
   const MemAccess access{{kLocationDevice, 0}, kAccessReadWrite};
   ck_assert_int_eq(cuMemSetAccess(at, 2 * kPiece, &access, 1), kSuccess);
   const auto bytes = numbers(10'000);

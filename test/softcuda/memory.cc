@@ -1,4 +1,4 @@
-// Device memory: allocation, what a pointer is, other processes, dmabuf.
+// Device memory: allocation, pointer attributes, IPC and dmabuf.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -13,15 +13,15 @@
 namespace softcuda {
 namespace {
 
-/// cuMemAlloc() aligns to 512 bytes; the kernel that pins device memory, to 64 KiB pages. Whole
-/// pages of the host, so that memory behind the end is out of reach, too.
+/// cuMemAlloc() aligns to 512 bytes, and the kernel pins device memory in pages of 64 KiB. Here
+/// allocations are whole pages of the host, so that memory behind their end is inaccessible, too.
 constexpr size_t kPage = 4096;
 
 size_t pages(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-/// Maps a memfd twice. Caller holds the mutex.
+/// Maps a memfd for the application and for the device. Caller holds the mutex.
 Result map(State& s, int fd, size_t size, uintptr_t hint, Allocation& made) {
   const size_t length = pages(size);
   void* alias = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -31,7 +31,7 @@ Result map(State& s, int fd, size_t size, uintptr_t hint, Allocation& made) {
     if (base != MAP_FAILED) munmap(base, length);
     return kOutOfMemory;
   }
-  // Not in a child: a real device pointer means nothing there.
+  // A child does not get the mapping, as a real device pointer is not valid there.
   madvise(base, length, MADV_DONTFORK);
   made.base = reinterpret_cast<uintptr_t>(base);
   made.alias = static_cast<std::byte*>(alias);
@@ -47,8 +47,8 @@ void unmap(const Allocation& gone) {
   close(gone.fd);
 }
 
-/// What an IPC handle holds: the memfd by its owner's descriptor. So memory that is allocated anew
-/// may have the handle of what was freed, and who has that open still has the old one.
+/// Content of an IPC handle. It names the memfd by its owner's descriptor, so new memory may have
+/// the handle of freed memory. A process that has opened the handle still has the old memory.
 struct Handle {
   char magic[8];
   int pid;
@@ -59,7 +59,7 @@ struct Handle {
 static_assert(sizeof(Handle) <= sizeof(IpcMemHandle));
 constexpr char kMagic[8] = "softipc";
 
-/// The descriptor may be another file by now.
+/// Checks the file, as the descriptor may be another one by now.
 bool is_device_memory(int fd, size_t size) {
   char link[64], name[64] = "";
   std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
@@ -174,7 +174,7 @@ Result cuPointerGetAttribute(void* out, int attribute, DevicePointer pointer) {
   return found ? attribute_of(s, *found, attribute, pointer, out) : kInvalidValue;
 }
 
-/// Of a pointer that CUDA does not know, attributes are 0 and the call succeeds.
+/// For a pointer that CUDA does not know, the attributes are 0 and the call succeeds.
 Result cuPointerGetAttributes(unsigned count, int* attributes, void** out, DevicePointer pointer) {
   if (const Result rc = enter("cuPointerGetAttributes", Needs::initialized)) return rc;
   State& s = state();
@@ -228,7 +228,7 @@ Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, IpcMemHandle from, unsigned
   Handle handle;
   std::memcpy(&handle, &from, sizeof(handle));
   if (std::memcmp(handle.magic, kMagic, sizeof(kMagic)) != 0) return kInvalidValue;
-  if (handle.pid == getpid()) return kInvalidContext;  // as CUDA: not within one process
+  if (handle.pid == getpid()) return kInvalidContext;  // CUDA permits no use within one process
   State& s = state();
   std::lock_guard guard(s.mutex);
   if (!s.ipc) return kNotSupported;
@@ -272,7 +272,8 @@ Result cuIpcCloseMemHandle(DevicePointer pointer) {
   return kSuccess;
 }
 
-/// A dmabuf is the memfd. As the driver, refuses what is not whole pages of one allocation.
+/// The dmabuf is the memfd. Like the driver, the function refuses ranges other than whole pages of
+/// one allocation.
 Result cuMemGetHandleForAddressRange(void* out, DevicePointer pointer, size_t size, int type,
                                      unsigned long long flags) {
   if (const Result rc = enter("cuMemGetHandleForAddressRange", Needs::context)) return rc;
@@ -282,7 +283,7 @@ Result cuMemGetHandleForAddressRange(void* out, DevicePointer pointer, size_t si
   if (!s.dmabuf) return kNotSupported;
   if (pointer % kPage || size % kPage || size == 0) return kInvalidValue;
   const Allocation* found = s.find(pointer, 1);
-  // From the start of the allocation only: the file has no other offset.
+  // The range must begin with the allocation, as the file has no other offset.
   if (!found || found->base != pointer || size > pages(found->size)) return kInvalidValue;
   const int fd = fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return kOutOfMemory;

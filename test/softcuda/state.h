@@ -12,13 +12,13 @@
 
 #include "hmem/cuda_api.h"
 
-/// What the simulated driver knows of one process.
+/// State of the simulated driver in one process.
 namespace softcuda {
 
 using namespace erdma::hmem::cuda_api;
 
-/// Device memory: a memfd, mapped twice. At `base`, the device pointer, the process has no access,
-/// so that a processor that takes it for host memory faults; `alias` is where the device sees it.
+/// Device memory: a memfd that is mapped twice. The device pointer is `base`, where the process has
+/// no access, so that a processor that takes it for host memory faults. The device uses `alias`.
 struct Allocation {
   uintptr_t base = 0;
   size_t size = 0;
@@ -27,24 +27,25 @@ struct Allocation {
   uint64_t buffer_id = 0;
   Device device = 0;
   bool sync_memops = false;
-  std::string ipc_source;  ///< mapped from another process: what its handle says
+  std::string ipc_source;  ///< handle, if it is mapped from another process
   unsigned ipc_uses = 0;
-  PhysicalMemory physical = 0;  ///< mapped by cuMemMap(): of no context; 0: by cuMemAlloc()
-  unsigned readers = ~0u;       ///< bit per device that may access it
-  unsigned pins = 0;            ///< by adapters that registered it by its address
+  PhysicalMemory physical = 0;  ///< set if cuMemMap() mapped it, without a context
+  unsigned readers = ~0u;       ///< one bit for each device that may access it
+  unsigned pins = 0;            ///< number of registrations by address
 };
 
-/// What cuMemCreate() makes: a memfd. A mapping has a descriptor of its own.
+/// Memory of cuMemCreate(): a memfd. Each mapping has a descriptor of its own.
 struct Physical {
   int fd = -1;
   size_t size = 0;
   Device device = 0;
   int handle_types = 0;
-  unsigned uses = 1;  ///< handles of the application and mappings
+  unsigned uses = 1;  ///< number of handles of the application and of mappings
   unsigned handles = 1;
 };
 
-/// What cuMemAddressReserve() gives: both views of it, so that neighbours stay neighbours.
+/// Addresses of cuMemAddressReserve(), in both views, so that adjacent mappings are adjacent in
+/// both.
 struct Reservation {
   size_t size = 0;
   std::byte* alias = nullptr;
@@ -55,23 +56,23 @@ struct Pending {
 };
 struct StreamState {
   std::vector<Pending> pending;
-  bool asked = false;  ///< a query found work: it is done at the next
+  bool asked = false;  ///< a query found work, so the next one executes it
   Result failed = kSuccess;
 };
 struct EventState {
-  StreamState* stream = nullptr;  ///< null: never recorded, or all before it is done
-  size_t until = 0;               ///< as many of the stream's pending copies precede it
+  StreamState* stream = nullptr;  ///< null: never recorded, or complete
+  size_t until = 0;               ///< number of the stream's pending copies before the event
 };
 
 struct ContextState {
   Device device = 0;
-  unsigned retained = 0;  ///< the primary one: how often
+  unsigned retained = 0;  ///< number of cuDevicePrimaryCtxRetain() calls
 };
 
 struct Fault {
   std::string function;
   Result error = kSuccess;
-  unsigned long n = 1;  ///< calls until it strikes
+  unsigned long n = 1;  ///< number of the call that fails
   unsigned long times = 1;
 };
 
@@ -83,15 +84,15 @@ struct State {
   int devices = 1;
   bool dmabuf = true;
   bool ipc = true;
-  bool free_waits = false;  ///< for the end of all pins
+  bool free_waits = false;  ///< free waits for the end of all pins
   std::condition_variable unpinned;
   std::string released_in;  ///< the function during which a primary context is released
   int ordering = 0;         ///< CU_GPU_DIRECT_RDMA_WRITES_ORDERING_*
   uint64_t next_buffer_id = 1;
-  std::map<uintptr_t, Allocation> allocations;  ///< by base
-  std::map<size_t, uintptr_t> freed;  ///< size → address: given out again, as a driver likes to
+  std::map<uintptr_t, Allocation> allocations;  ///< allocations by base
+  std::map<size_t, uintptr_t> freed;  ///< freed address by size; like a driver, it is used again
   std::map<PhysicalMemory, Physical> physical;
-  std::map<uintptr_t, Reservation> reserved;  ///< by address
+  std::map<uintptr_t, Reservation> reserved;  ///< reservations by address
   PhysicalMemory next_physical = 1;
   ContextState primary[kMaxDevices];
   StreamState null_stream;
@@ -100,20 +101,21 @@ struct State {
   std::vector<Fault> faults;
 
   State();
-  /// The allocation that holds [pointer, +length), or null.
+  /// Returns the allocation that contains [pointer, +length), or null.
   Allocation* find(uintptr_t pointer, size_t length);
-  /// Where the device sees [pointer, +length), of neighbouring mappings, too; null: nowhere, or the
-  /// device may not. -1: as whoever may.
+  /// Returns the address of [pointer, +length) for the device, also across adjacent mappings, or
+  /// null if it is no device memory or the device has no access. -1 stands for any device with
+  /// access.
   std::byte* bytes(uintptr_t pointer, size_t length, Device reader = -1);
 };
 
 State& state();
 
 enum class Needs { nothing, initialized, context };
-/// Counts a call and says how it is to fail; kSuccess: go on. Takes the mutex itself.
+/// Counts a call and returns the error of a fault, or kSuccess. Takes the mutex itself.
 Result enter(const char* function, Needs needs);
 
-/// The context stack of this thread; null = none.
+/// Returns the current context of this thread, or null.
 ContextState* current_context();
 
 }  // namespace softcuda

@@ -1,5 +1,5 @@
-// Device memory in two steps: physical memory by handle, mapped where addresses were reserved. It
-// belongs to no context, and a device may access it once it was told so.
+// Device memory in two steps: physical memory has a handle, and is mapped at reserved addresses. It
+// belongs to no context. A device can access it after cuMemSetAccess().
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kGranularity = size_t(2) << 20;
 
-/// An inaccessible range, aligned.
+/// Reserves an aligned, inaccessible range.
 void* reserve(size_t size) {
   void* const raw = mmap(nullptr, size + kGranularity, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -29,12 +29,12 @@ void* reserve(size_t size) {
   return start + before;
 }
 
-/// Back to what reserve() gave.
+/// Makes the range as inaccessible as after reserve().
 void clear(void* at, size_t size) {
   mmap(at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-/// Caller holds the mutex.
+/// Releases one use of the memory. Caller holds the mutex.
 void let_go(State& s, PhysicalMemory handle) {
   const auto found = s.physical.find(handle);
   if (found == s.physical.end() || --found->second.uses > 0) return;
@@ -42,7 +42,8 @@ void let_go(State& s, PhysicalMemory handle) {
   s.physical.erase(found);
 }
 
-/// The device is part of the name that the kernel shows of the file; -1: not of ours.
+/// Returns the device, which is part of the name that the kernel shows for the file, or -1 for
+/// another file.
 Device device_of(int fd) {
   char link[64], name[64] = "";
   std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
@@ -51,7 +52,7 @@ Device device_of(int fd) {
   return std::sscanf(name, "/memfd:softcuda-%d", &device) == 1 ? device : -1;
 }
 
-/// The reservation that holds all of it. Caller holds the mutex.
+/// Returns the reservation that contains the whole range, or null. Caller holds the mutex.
 const std::pair<const uintptr_t, Reservation>* reservation(State& s, uintptr_t address,
                                                            size_t size) {
   auto after = s.reserved.upper_bound(address);
@@ -100,7 +101,7 @@ Result cuMemRelease(PhysicalMemory handle) {
   return kSuccess;
 }
 
-/// As the driver, the very handle that it was mapped by.
+/// Like the driver, returns the same handle by which the memory was mapped.
 Result cuMemRetainAllocationHandle(PhysicalMemory* handle, void* address) {
   if (const Result rc = enter("cuMemRetainAllocationHandle", Needs::initialized)) return rc;
   State& s = state();
@@ -239,7 +240,7 @@ Result cuMemExportToShareableHandle(void* out, PhysicalMemory handle, int type,
   return kSuccess;
 }
 
-/// The descriptor stays its owner's.
+/// The descriptor still belongs to its owner.
 Result cuMemImportFromShareableHandle(PhysicalMemory* out, void* shared, int type) {
   if (const Result rc = enter("cuMemImportFromShareableHandle", Needs::initialized)) return rc;
   if (type != kHandlePosixFd) return kInvalidValue;

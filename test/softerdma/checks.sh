@@ -17,10 +17,10 @@ on() {
   SOFTERDMA_DEVICES=${devices:-erdma_0,ip=10.8.0.$host} SOFTERDMA_PERSONALITY=$personality \
     LD_PRELOAD=$adapter "$@"
 }
-# said PATTERN FILE: checks that the output matches.
+# said PATTERN FILE: checks that FILE has a line that matches.
 said() { grep -qE "$1" "$2" || { echo "nothing like '$1' in:"; cat "$2"; return 1; }; }
 clean() { [ ! -s "$SOFTERDMA_REPORT" ] || { echo 'rules were broken'; return 1; }; }
-# The last process removes the folder.
+# left_nothing: checks that the last process has removed the state folder.
 left_nothing() { [ ! -e "$SOFTERDMA_DIR/fabric" ] || { ls -lR "$SOFTERDMA_DIR"; return 1; }; }
 
 devices() {
@@ -38,8 +38,8 @@ devinfo_down() {
     said 'erdma_1' "$log.out" && said 'PORT_DOWN' "$log.out" && said 'PORT_ACTIVE' "$log.out"
 }
 
-# pair PERSONALITY PORT SERVER... -- CLIENT...: checks that both succeed. Starts the client when the port is
-# in use, in the kernel or in the simulation.
+# pair PERSONALITY PORT SERVER... -- CLIENT...: checks that both succeed. Starts the client when the port is in use, in
+# the kernel or in the simulation.
 pair() {
   local personality=$1 port=$2 server=() pid status=0
   shift 2
@@ -65,8 +65,8 @@ rc_pingpong() {
     ibv_rc_pingpong -e -g 1 -n 200 -p "$port" 127.0.0.1 &&
     said '200 iters in' "$log.client" && clean && left_nothing
 }
-# A thread of rping may still ask for an event when the main thread destroys the channel at the end; up to
-# version 45 of rdma-core this ends the program, on every device. Such a run says nothing: another follows.
+# A thread of rping may still ask for an event when the main thread destroys the channel at the end. Up to version 45 of
+# rdma-core this ends the program, on every device. Such a run shows nothing and is repeated.
 rping_verified() {
   local port
   for _ in $(seq 20); do

@@ -12,18 +12,18 @@
 #include "softerdma/objects.h"
 #include "softerdma/process.h"
 
-/// The connection manager: what librdmacm and the kernel's iWARP CM do. All of it under
-/// Process::mutex, but for waiting.
+/// The connection manager does what librdmacm and the kernel's iWARP CM do. All functions except
+/// those that wait run under Process::mutex.
 namespace softerdma {
 
-/// What a call of librdmacm returns.
+/// Sets errno and returns -1, as calls of librdmacm do.
 inline int fail(int error) {
   errno = error;
   return -1;
 }
 
 struct CmEvent : rdma_cm_event {
-  CmId* owner = nullptr;  ///< whose destruction takes the event along
+  CmId* owner = nullptr;  ///< the event is removed with this id
   uint64_t owner_number = 0;
   unsigned char data[256] = {};
 };
@@ -48,7 +48,7 @@ struct CmId : rdma_cm_id {
   Process* process = nullptr;
   uint64_t number = 0;
   CmStage stage = CmStage::idle;
-  bool synchronous = false;  ///< its channel is its own, and calls wait for their events
+  bool synchronous = false;  ///< the id has its own channel, and calls wait for their events
   bool made_cqs = false;
   bool disconnecting = false;
   unsigned unacknowledged = 0;
@@ -56,15 +56,15 @@ struct CmId : rdma_cm_id {
   int backlog = 0;
   int waiting = 0;  ///< requests that were neither accepted nor rejected
   int port_holder = -1;
-  bool in_tcp = false;                     ///< the holder listens
+  bool in_tcp = false;                     ///< port_holder listens
   std::vector<std::string> registrations;  ///< files "listen.<ip>.<port>"
-  Qp* bound = nullptr;  ///< whose `cm` this is; the application may forget rdma_cm_id::qp
-  // The other side.
+  Qp* bound = nullptr;  ///< queue pair with this `cm`; the application may clear rdma_cm_id::qp
+  // State of the other side.
   uint32_t peer_slot = 0;
   uint32_t peer_generation = 0;
   uint64_t peer_number = 0;
   uint32_t peer_qpn = 0;
-  uint64_t deadline_ns = 0;  ///< of a handshake; 0 = none
+  uint64_t deadline_ns = 0;  ///< time limit of a handshake; 0 = none
   std::unique_ptr<ibv_qp_init_attr> passive_qp;
   ibv_pd* passive_pd = nullptr;
 
@@ -81,13 +81,14 @@ class CmState {
   void on_request(const Message& message);
   void on_accepted(const Message& message);
   void on_rejected(const Message& message);
-  /// Handshakes whose time is over. Nanoseconds until the next, or UINT64_MAX.
+  /// Ends handshakes whose time is over. Returns nanoseconds until the next, or UINT64_MAX.
   uint64_t expire(uint64_t now);
 
   CmId* find(uint64_t number);
   /// Accepts TCP connections to the listeners. True if there may be more of them later.
   bool meet_callers();
-  /// Whether the port mapper runs on this host: who listens has another port than it says then.
+  /// Returns true if a port mapper runs on this host. It gives listeners another port than they ask
+  /// for.
   bool maps_ports();
   /// The device's context that ids share.
   ibv_context* context(Device& device);
@@ -110,16 +111,16 @@ void cm_post(CmId& owner, rdma_cm_event_type type, int status, const Message* me
              CmId* reported = nullptr);
 /// Removes an id's events from its channel.
 void cm_forget_events(CmId& id);
-/// The connection of `qp` is over at this side: tells the peer, and posts DISCONNECTED once.
+/// Ends the connection of `qp` on this side: tells the peer, and posts DISCONNECTED once.
 void cm_connection_ended(Process& process, Qp& qp, bool post_event);
-/// The peer ended it.
+/// Handles the peer's end of the connection.
 void cm_peer_ended(Process& process, Qp& qp);
-/// As the kernel: until the connect has an outcome, if one is under way.
+/// Waits, like the kernel, for the outcome of a connect that is under way.
 void cm_wait_for_outcome(Process& process, const Qp& qp);
 void cm_wait_for_outcome(Process& process, const CmId& id);
-/// The port is taken in TCP, and somebody answers there.
+/// Makes the port's TCP socket listen, so that it answers outside the simulation.
 void cm_listen_in_tcp(CmId& id);
-/// Begins a connection of standard mode at a port that may be anybody's, and leaves.
+/// Begins a connection of standard mode at a TCP port of any program, and closes it.
 void cm_knock(const sockaddr_in& at);
 int cm_wait(CmId& id, rdma_cm_event_type expected);
 CmId* cm_new_id(Process& process, rdma_event_channel* channel, void* context, rdma_port_space ps);

@@ -1,4 +1,4 @@
-// rdma_cm: addresses and connections.
+// Addresses and connections of rdma_cm.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -18,14 +18,14 @@ using namespace softerdma;
 
 namespace {
 
-/// What a file "listen.<ip>.<port>" holds. Written before the name appears.
+/// Content of a file "listen.<ip>.<port>". It is written before the name appears.
 struct Registration {
   uint32_t slot;
   uint32_t generation;
   uint64_t number;
 };
 
-/// `mapped`: as the port mapper of the listener's host has it.
+/// If `mapped`, the port is the one that the port mapper of the listener's host gave.
 std::string registration_path(Process& process, uint32_t ip, uint16_t port, bool mapped) {
   return process.fabric.folder() + (mapped ? "/mapped." : "/listen.") + ip_text(ip) + "." +
          std::to_string(ntohs(port));
@@ -44,8 +44,8 @@ bool holds(Process& process, const Registration& r) {
          process.fabric.shared().processes[r.slot].generation.load() == r.generation;
 }
 
-/// Only a host with a port mapper can ask another one for the port; where none answers, it takes
-/// the port as it is.
+/// Only a host with a port mapper can ask the listener's host for the mapped port. Without an
+/// answer, it uses the port as it is.
 bool find_listener(Process& process, const sockaddr_in& at, Registration& found) {
   const auto is_there = [&](bool mapped) {
     return read_registration(registration_path(process, at.sin_addr.s_addr, at.sin_port, mapped),
@@ -55,7 +55,7 @@ bool find_listener(Process& process, const sockaddr_in& at, Registration& found)
   return (process.cm->maps_ports() && is_there(true)) || is_there(false);
 }
 
-/// EADDRINUSE if a living process has it.
+/// Returns EADDRINUSE if a living process has the name.
 int register_name(CmId& id, uint32_t ip, uint16_t port) {
   Process& process = *id.process;
   std::string path = registration_path(process, ip, port, process.cm->maps_ports());
@@ -72,7 +72,7 @@ int register_name(CmId& id, uint32_t ip, uint16_t port) {
     if (errno != EEXIST || taken) {
       error = EADDRINUSE;
     } else {
-      unlink(path.c_str());  // of a dead process
+      unlink(path.c_str());  // a dead process left it
     }
   }
   unlink(fresh.c_str());
@@ -80,8 +80,8 @@ int register_name(CmId& id, uint32_t ip, uint16_t port) {
   return error;
 }
 
-/// The device listens with a TCP socket of the kernel's: the port is taken there too. An address
-/// that this host does not have is the simulation's alone.
+/// Takes the port in the kernel, as the device listens with a TCP socket. Addresses that this host
+/// does not have exist only in the simulation.
 int hold_port(CmId& id, const sockaddr_in& address) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return 0;
@@ -107,7 +107,7 @@ Device* device_of(Process& process, uint32_t ip) {
   return nullptr;
 }
 
-/// As routes would have it: the same network first, then whatever is up.
+/// Chooses a device as routing would: one in the same network, otherwise any active one.
 Device* device_towards(Process& process, uint32_t ip) {
   if (Device* own = device_of(process, ip)) return own;
   for (uint32_t mask : {0xffffff00u, 0xffff0000u, 0u}) {
@@ -130,14 +130,14 @@ uint16_t next_port(Process& process) {
   return htons(static_cast<uint16_t>(limits.first_port + n % limits.ports));
 }
 
-/// Takes address and port. `listens`: in TCP, too. Caller holds Process::mutex.
+/// Takes the address and port. If `listens`, takes the TCP port, too. Caller holds Process::mutex.
 int bind_id(CmId& id, const sockaddr* address, bool listens) {
   if (address->sa_family != AF_INET) return EAFNOSUPPORT;
   if (id.stage != CmStage::idle) return EINVAL;
   Process& process = *id.process;
   sockaddr_in wish{};
   std::memcpy(&wish, address, sizeof wish);
-  // As the kernel has it: the loopback is this host's, but no device's.
+  // As in the kernel, the loopback address belongs to the host and to no device.
   if (ntohl(wish.sin_addr.s_addr) >> 24 == 127 &&
       device_of(process, wish.sin_addr.s_addr) == nullptr) {
     if (process.devices.empty() || process.devices[0]->config.limits.loopback == 0) return ENODEV;
@@ -181,13 +181,13 @@ int check_private(const CmId& id, const rdma_conn_param* param) {
   return param->private_data_len > most ? EINVAL : 0;
 }
 
-/// The id's queue pair, or the one that a user who made it himself names.
+/// Returns the id's queue pair, or the one that the application made and names in `param`.
 Qp* qp_of(CmId& id, const rdma_conn_param* param) {
   if (id.qp != nullptr) return &Qp::from(id.qp);
   return param != nullptr ? id.process->qp(param->qp_num) : nullptr;
 }
 
-/// Resolves within the call, as all of it is known; the event comes all the same.
+/// Resolves at once, as all addresses are known, and posts the event nevertheless.
 int resolve(CmId& id, const sockaddr* source, const sockaddr* target) {
   std::lock_guard guard(id.process->mutex);
   if (source != nullptr && source->sa_family != 0 && id.stage == CmStage::idle) {
@@ -216,7 +216,7 @@ int resolve(CmId& id, const sockaddr* source, const sockaddr* target) {
   return 0;
 }
 
-/// Sends the request, or finds that nobody is there. Caller holds Process::mutex.
+/// Sends the request, or fails if there is no listener. Caller holds Process::mutex.
 void request(CmId& id, Qp& qp, const rdma_conn_param* param) {
   Process& process = *id.process;
   const sockaddr_in& to = id.route.addr.dst_sin;
@@ -225,7 +225,7 @@ void request(CmId& id, Qp& qp, const rdma_conn_param* param) {
   id.deadline_ns = now_ns() + limits.connect_ms * 1'000'000u;
   DeviceEntry* target = process.fabric.device(to.sin_addr.s_addr, false, false);
   bool silent = target == nullptr || target->up.load() == 0 || !qp.device->active();
-  if (silent) return process.tell(MessageType::kick);  // so that the thread learns of the deadline
+  if (silent) return process.tell(MessageType::kick);  // the thread must learn of the deadline
   Registration listener{};
   if (!find_listener(process, to, listener)) {
     if (limits.tcp != 0) cm_knock(to);
@@ -256,7 +256,7 @@ int connect_id(CmId& id, const rdma_conn_param* param) {
   if (qp == nullptr) return EINVAL;
   if (int error = check_private(id, param); error != 0) return error;
   if (qp->current() != IBV_QPS_INIT && qp->current() != IBV_QPS_RESET) return EINVAL;
-  // The driver binds a socket of the kernel's, which this one stands for until it is seen to do.
+  // The driver binds a TCP socket to the port. This socket only checks that the port is free.
   if (id.port_holder < 0) {
     if (int error = hold_port(id, id.route.addr.src_sin); error != 0) return error;
     close(std::exchange(id.port_holder, -1));
@@ -296,7 +296,7 @@ int accept_id(CmId& id, const rdma_conn_param* param) {
   message.qpn = id.peer_qpn;
   fill_private(message, param);
   id.process->send(id.peer_slot, id.peer_generation, message);
-  // Before the other side has seen any of it: so does the kernel.
+  // The kernel posts this event before the other side has received the message.
   cm_post(id, RDMA_CM_EVENT_ESTABLISHED, 0);
   return 0;
 }
@@ -382,7 +382,8 @@ SOFTERDMA_API int rdma_disconnect(rdma_cm_id* handle) {
   if (id.qp == nullptr) return fail(EINVAL);
   if (id.stage != CmStage::connected) return id.stage == CmStage::over ? 0 : fail(EINVAL);
   Qp& qp = Qp::from(id.qp);
-  // As on any iWARP device: what waits is not flushed before the application moves it to ERR.
+  // As on any iWARP device, requests are not flushed before the application moves the queue pair to
+  // ERR.
   if (qp.current() == IBV_QPS_RTS) qp.become(IBV_QPS_SQD);
   quiesce(*id.process, qp);
   cm_connection_ended(*id.process, qp, true);

@@ -1,4 +1,4 @@
-// rdma_cm: queue pairs of ids, the calls that wait, and rdma_getaddrinfo.
+// Queue pairs of ids, waiting calls, and rdma_getaddrinfo of rdma_cm.
 #include <netdb.h>
 
 #include <cerrno>
@@ -12,7 +12,7 @@ using namespace softerdma;
 
 namespace {
 
-/// Completion queues for an id whose user gave none.
+/// Makes completion queues for an id if the application gave none.
 int make_cqs(CmId& id, ibv_qp_init_attr& init) {
   auto make = [&id](uint32_t entries, ibv_comp_channel*& channel) {
     channel = ibv_create_comp_channel(id.verbs);
@@ -43,7 +43,7 @@ void destroy_cqs(CmId& id) {
   id.made_cqs = false;
 }
 
-/// One PD per id that brought none; it lives as long as the id's device is open.
+/// Makes one PD per device for ids without one. It lives as long as the device is open.
 ibv_pd* default_pd(CmId& id) {
   static auto& pds = *new std::map<ibv_context*, ibv_pd*>;
   static std::mutex pds_mutex;
@@ -62,7 +62,7 @@ sockaddr* copy_address(const sockaddr* address, socklen_t length, socklen_t& cop
   return copy;
 }
 
-/// What the caller knows already, hints, and what was looked up, if anything.
+/// Combines the hints with the result of the look-up, if there is one.
 rdma_addrinfo* convert(const addrinfo* info, const rdma_addrinfo* hints, bool passive) {
   auto* out = static_cast<rdma_addrinfo*>(std::calloc(1, sizeof(rdma_addrinfo)));
   if (out == nullptr) return nullptr;
@@ -186,7 +186,7 @@ SOFTERDMA_API int rdma_getaddrinfo(const char* node, const char* service,
     *out = convert(nullptr, hints, passive);
     return *out != nullptr ? 0 : fail(ENOMEM);
   }
-  // The one name that libfabric's verbs provider asks for; a container may lack /etc/hosts.
+  // libfabric's verbs provider asks for this name, and a container may lack /etc/hosts.
   if (node != nullptr && std::strcmp(node, "localhost") == 0) node = "127.0.0.1";
   addrinfo* list = nullptr;
   if (int rc = getaddrinfo(node, service, &wish, &list); rc != 0) return rc;
@@ -247,7 +247,8 @@ SOFTERDMA_API int rdma_get_request(rdma_cm_id* handle, rdma_cm_id** out) {
   rdma_cm_event* event = listener.event;
   rdma_cm_id* id = event->id;
   listener.event = nullptr;
-  // The listener's channel is not the new id's: it gets one of its own, and keeps the event.
+  // The new id must not use the listener's channel. It gets a channel of its own, and keeps the
+  // event.
   CmId::from(id).channel = listener.channel;
   if (rdma_migrate_id(id, nullptr) != 0) return -1;
   if (listener.passive_qp != nullptr) {

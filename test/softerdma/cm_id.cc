@@ -1,4 +1,4 @@
-// rdma_cm: channels, ids, events.
+// Channels, ids and events of rdma_cm.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ void release_registrations(CmId& id) {
   id.port_holder = -1;
 }
 
-/// Another thread may be about to do it: librdmacm waits without end.
+/// Waits a second, as another thread may be about to acknowledge. librdmacm waits for ever.
 void wait_for_acknowledgements(Process& process, CmId& id) {
   unsigned left = 0;
   for (int ms = 0; ms < 1000; ++ms) {
@@ -59,9 +59,8 @@ void wait_for_acknowledgements(Process& process, CmId& id) {
   violation("rdma_destroy_id with %u events not acknowledged: librdmacm waits forever", left);
 }
 
-/// With a listener go the connections that nobody has heard of yet, as in the kernel: the caller
-/// hears of a reset. Those that come from now on are refused by the thread, as it finds no
-/// listener.
+/// Ends the connections of a listener that the application has not heard of yet, as the kernel
+/// does. Their callers get a reset. The thread refuses later ones, as it finds no listener.
 void refuse_unheard(Process& process, CmId& listener) {
   std::vector<rdma_cm_id*> unheard;
   {
@@ -91,7 +90,7 @@ SOFTERDMA_API int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** out, 
                                  rdma_port_space ps) {
   Process* process = Process::get();
   if (process == nullptr) return -1;
-  if (ps != RDMA_PS_TCP) {  // no datagrams, no IPoIB
+  if (ps != RDMA_PS_TCP) {  // datagrams and IPoIB are not simulated
     errno = EPROTONOSUPPORT;
     return -1;
   }
@@ -153,7 +152,7 @@ SOFTERDMA_API int rdma_get_cm_event(rdma_event_channel* handle, rdma_cm_event** 
     eventfd_t count = 0;
     if (eventfd_read(channel->fd, &count) != 0) return -1;
     std::lock_guard guard(process->mutex);
-    if (channel->events.empty()) continue;  // its id was destroyed
+    if (channel->events.empty()) continue;  // the id of this event was destroyed
     CmEvent* event = channel->events.front();
     channel->events.pop_front();
     ++event->owner->unacknowledged;
@@ -185,7 +184,7 @@ SOFTERDMA_API int rdma_migrate_id(rdma_cm_id* handle, rdma_event_channel* to) {
   id.synchronous = to == nullptr;
   CmChannel* target = to == nullptr ? make_channel() : static_cast<CmChannel*>(to);
   if (target == nullptr) return -1;
-  // What is left in the old channel's count is one empty look at it.
+  // The old channel's count stays too high, so rdma_get_cm_event() looks there in vain as often.
   for (auto i = from->events.begin(); i != from->events.end();) {
     if ((*i)->owner != &id) {
       ++i;

@@ -1,4 +1,4 @@
-// Connections as they are seen outside the simulation: by TCP, and by the port mapper iwpmd.
+// How connections look outside the simulation: to TCP, and to the port mapper iwpmd.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -13,11 +13,12 @@
 namespace softerdma {
 namespace {
 
-/// How each connection of standard mode begins: flags, revision and a length of 0 follow.
+/// The beginning of each connection of standard mode, with flags, revision and a length of 0.
 constexpr char kBegin[] = "MPA ID Req Frame\0\1\0";
 constexpr uint16_t kMapperPort = 3935;
 
-/// False: somebody else said something, or left. A real driver waits for its request, and hangs up.
+/// Returns false, and hangs up, if the caller sent data or left. A real driver waits for its own
+/// request and hangs up as well.
 bool goes_on(int caller) {
   char bytes[64];
   const bool silent = recv(caller, bytes, sizeof bytes, MSG_DONTWAIT) < 0 &&
@@ -49,7 +50,7 @@ bool CmState::maps_ports() {
   const bool maps = std::any_of(x_process.devices.begin(), x_process.devices.end(),
                                 [](const auto& d) { return d->config.limits.port_mapper != 0; });
   if (!maps || x_mapper >= 0) return maps;
-  // By this the daemon is known. Of several processes of a host one has it.
+  // Other programs find the daemon by this socket. One process of each host has it.
   x_mapper = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
   at.sin_family = AF_INET;
@@ -61,7 +62,7 @@ bool CmState::maps_ports() {
 void cm_listen_in_tcp(CmId& id) {
   if (id.port_holder < 0 || listen(id.port_holder, 16) != 0) return;
   id.in_tcp = true;
-  id.process->tell(MessageType::kick);  // so that the thread looks
+  id.process->tell(MessageType::kick);  // the thread must accept callers
 }
 
 void cm_knock(const sockaddr_in& at) {

@@ -1,4 +1,4 @@
-// What arrives for the connection manager, and how connections end.
+// Messages to the connection manager, and the ends of connections.
 #include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -16,7 +16,8 @@ namespace softerdma {
 
 CmState::~CmState() {
   close_outside();
-  // The application may have objects there: those who do not destroy them may still use them.
+  // Contexts with objects stay open, as an application that did not destroy its objects may still
+  // use them.
   for (auto& [device, context] : x_contexts) {
     if (Context::from(context).children.load() == 0) ibv_close_device(context);
   }
@@ -130,7 +131,7 @@ void CmState::on_accepted(const Message& message) {
                        message.peer_qpn) == 0;
   }
   if (!good) {
-    // Whoever asked is not there any more: the other side sees the connection end.
+    // The id that asked is gone, so the other side sees the connection end.
     Message closed{};
     closed.type = MessageType::closed;
     closed.qpn = message.peer_qpn;
@@ -156,7 +157,8 @@ void CmState::on_rejected(const Message& message) {
   if (id == nullptr || id->stage != CmStage::connecting) return;
   id->deadline_ns = 0;
   id->stage = CmStage::over;
-  // Drivers tell every rejection by MPA as a reset; a port that nobody has, as they see it.
+  // Drivers report every rejection by MPA as a reset. With `refused`, they report an unused port as
+  // refused.
   const Qp* qp = id->bound;
   const bool told = qp == nullptr || qp->device->config.limits.refused != 0;
   cm_post(*id, RDMA_CM_EVENT_REJECTED, told ? message.status : -ECONNRESET, &message);
@@ -179,7 +181,7 @@ uint64_t CmState::expire(uint64_t now) {
 
 namespace {
 
-/// Nothing tells of it: not the events, which nobody need have taken.
+/// Polls, as the application need not have taken any event.
 template <typename Find>
 void wait_while_connecting(Process& process, Find&& find) {
   for (;; usleep(200)) {
@@ -208,7 +210,7 @@ void cm_connection_ended(Process& process, Qp& qp, bool post_event) {
     tell_peer(process, qp, MessageType::closed, Cause::none, true);
     if (post_event) cm_post(*id, RDMA_CM_EVENT_DISCONNECTED, 0);
   }
-  if (!post_event) {  // the queue pair goes
+  if (!post_event) {  // the queue pair is being destroyed
     qp.cm = nullptr;
     if (id->qp == &qp) id->qp = nullptr;
     if (id->bound == &qp) id->bound = nullptr;

@@ -1,4 +1,4 @@
-// Connections of the standard personality, both ends in one process.
+// Tests connections of the standard personality with both ends in one process.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <poll.h>
@@ -17,13 +17,13 @@ using namespace softerdma::test;
 
 extern "C" const char* softerdma_leave();
 
-/// Waits until there is something to read.
+/// Waits until `fd` is readable.
 int poll_in(int fd) {
   pollfd readable{fd, POLLIN, 0};
   return poll(&readable, 1, 10'000);
 }
 
-/// Takes the place of the C library's: nobody names hosts here.
+/// Replaces getaddrinfo() of the C library, as the tests use no host names.
 extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                            addrinfo** found) {
   static const auto real =
@@ -56,7 +56,7 @@ TEST(connection_carries_private_data_and_messages) {
   ck_assert_int_eq(c.sides[1].wait().status, IBV_WC_SUCCESS);
   ck_assert_int_eq(c.sides[0].receive(8), 0);
   ck_assert_int_eq(c.sides[1].send(8, c.sides[0]), 0);
-  ck_assert_int_eq(c.sides[0].wait().status, IBV_WC_SUCCESS);  // the send
+  ck_assert_int_eq(c.sides[0].wait().status, IBV_WC_SUCCESS);  // completion of the send
   ck_assert_uint_eq(softerdma_violations(), 0);
 }
 
@@ -93,7 +93,7 @@ TEST(read_sink_needs_remote_write) {
   ck_assert_int_eq(next_event(c.channels[1]).type, RDMA_CM_EVENT_DISCONNECTED);
 }
 
-/// eRDMA's driver takes the reset for one of the peer; siw tells it for what it is.
+/// eRDMA's driver reports a missing listener as a reset, siw as a refusal.
 TEST(missing_listener_rejects_without_data, 2) {
   setenv("SOFTERDMA_REFUSED", _i ? "1" : "0", 1);
   Connection c;
@@ -105,8 +105,8 @@ TEST(missing_listener_rejects_without_data, 2) {
   ck_assert_uint_eq(event.data.size(), 0);
 }
 
-/// Of two hosts with a port mapper, or one, or none: where the listener's has it alone, it is not
-/// found.
+/// Each of two hosts has a port mapper or none. If only the listener's host has one, the listener
+/// is not found.
 TEST(port_mapper_of_the_listener_alone_hides_its_port, 4) {
   start("standard");
   const bool mine = _i & 1, theirs = _i & 2;
@@ -132,14 +132,14 @@ TEST(port_mapper_of_the_listener_alone_hides_its_port, 4) {
   ck_assert_int_eq(status, 0);
 }
 
-/// Addresses that this host has.
+/// Starts with addresses that this host has.
 void start_in_tcp() {
   start("standard");
   setenv("SOFTERDMA_DEVICES", "erdma_0,ip=127.0.0.2;erdma_1,ip=127.0.0.3", 1);
   setenv("SOFTERDMA_TCP", "1", 1);
 }
 
-/// As a host of compat mode sees it: whoever speaks is hung up on.
+/// A host of compat mode sees that its connection is closed as soon as it sends.
 TEST(listener_of_standard_mode_hangs_up_in_tcp) {
   start_in_tcp();
   rdma_event_channel* const channel = rdma_create_event_channel();
@@ -158,7 +158,7 @@ TEST(listener_of_standard_mode_hangs_up_in_tcp) {
   ck_assert_int_eq(rdma_destroy_id(listener), 0);
 }
 
-/// A host of compat mode hears how each connection of standard mode begins.
+/// A host of compat mode receives the beginning of each connection of standard mode.
 TEST(connect_of_standard_mode_is_heard_in_tcp) {
   start_in_tcp();
   sockaddr_in at = address("127.0.0.3", 0);
@@ -209,7 +209,7 @@ TEST(hanging_handshake_is_unreachable) {
   ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_UNREACHABLE);
 }
 
-/// As if nobody had the port.
+/// A refused connection looks like one to an unused port.
 TEST(fault_refuses_the_nth_connection_of_a_port, 2) {
   setenv("SOFTERDMA_REFUSED", _i ? "1" : "0", 1);
   setenv("SOFTERDMA_FAULT", "connect refuse port=7472;connect refuse port=7471 n=2 times=2", 1);
@@ -257,7 +257,7 @@ TEST(listener_that_goes_refuses_what_nobody_has_heard_of, 2) {
   Connection c;
   c.listen();
   c.call();
-  ck_assert_int_eq(poll_in(c.channels[1]->fd), 1);  // the request is there
+  ck_assert_int_eq(poll_in(c.channels[1]->fd), 1);  // the request has arrived
   ck_assert_int_eq(rdma_destroy_id(c.listener), 0);
   Event event = next_event(c.channels[0]);
   ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
@@ -267,8 +267,9 @@ TEST(listener_that_goes_refuses_what_nobody_has_heard_of, 2) {
   ck_assert(held == nullptr || strstr(held, "rdma_cm") == nullptr);
 }
 
-/// Nor those whose requests arrive while it refuses the first. All threads share a core, so that
-/// the adapter's runs whenever the caller of rdma_destroy_id() is interrupted.
+/// Requests that arrive while the listener refuses the first ones are answered, too. All threads
+/// share a core, so that the adapter's thread runs whenever the caller of rdma_destroy_id() is
+/// interrupted.
 TEST(listener_that_goes_leaves_nobody_without_an_answer, 8) {
   constexpr size_t kCalls = 200;
   cpu_set_t core;

@@ -1,4 +1,4 @@
-// Commands of the adapter: they take time, and may fail.
+// Tests commands of the adapter, which take time and may fail.
 #include <cerrno>
 #include <chrono>
 

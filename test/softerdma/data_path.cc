@@ -41,7 +41,7 @@ uint8_t completion_opcode(uint8_t opcode) {
   }
 }
 
-/// Errno if the driver refuses the request, with all its traps.
+/// Returns the errno with which the driver refuses the request.
 int check(const Qp& qp, const ibv_send_wr& wr, uint32_t& length) {
   auto opcode = static_cast<unsigned>(wr.opcode);
   bool atomic = is_atomic(opcode);
@@ -102,8 +102,8 @@ void fetch(const Qp& qp, const ibv_send_wr& wr, uint32_t length, Work& work) {
   std::memcpy(work.sge, wr.sg_list, work.sges * sizeof(ibv_sge));
 }
 
-/// Keeps what cannot be executed now; the adapter's thread goes on with it. Inline data is copied
-/// now, as the application may reuse it.
+/// Queues a request that cannot be executed now, for the adapter's thread. Inline data is copied,
+/// as the application may reuse its buffer.
 void queue(Process& process, Qp& qp, const Work& work) {
   PendingWork& entry = qp.pending.emplace_back();
   entry.work = work;
@@ -125,7 +125,7 @@ bool counts_as_read(const Work& work) {
   return work.opcode == IBV_WR_RDMA_READ || is_atomic(work.opcode);
 }
 
-/// iWARP: the side that was called stays silent until it has heard the caller.
+/// In standard mode, the passive side may not send before it has heard the active side.
 bool speaks_too_early(Qp& qp) {
   return qp.passive && qp.device->config.limits.passive_first == 0 &&
          qp.shared().heard.load(std::memory_order_acquire) == 0;
@@ -165,14 +165,14 @@ int post_one(Process& process, Qp& qp, const ibv_send_wr& wr) {
   uint32_t blocks = blocks_of(wr, length);
   if (qp.sq_pi - qp.sq_ci.load(std::memory_order_acquire) + blocks > qp.sq_blocks) return ENOMEM;
   qp.sq_pi += blocks;
-  Work work;  // NOLINT(cppcoreguidelines-pro-type-member-init): fetch() fills what is used
+  Work work;  // fetch() sets the used members
   fetch(qp, wr, length, work);
   work.sq_ci = qp.sq_pi;
   submit(process, qp, work);
   return 0;
 }
 
-/// Writes a completion that a peer (or a loop) delivered; false = not for the application.
+/// Converts a completion that a peer delivered. Returns false if the application must not see it.
 bool unpack(Process& process, CqSlot& slot, ibv_wc& wc) {
   Qp* qp = process.qp(slot.qpn);
   if (qp == nullptr || qp->qp_num != slot.qpn) return false;
@@ -213,7 +213,7 @@ bool unpack(Process& process, const LocalCqe& cqe, ibv_wc& wc) {
   std::memset(&wc, 0, sizeof wc);
   wc.wr_id = cqe.wr_id;
   wc.status = static_cast<ibv_wc_status>(cqe.status);
-  // The real one leaves no usable opcode in a completion with an error.
+  // The real device leaves no usable opcode in a completion with an error.
   if (wc.status == IBV_WC_SUCCESS) wc.opcode = static_cast<ibv_wc_opcode>(cqe.opcode);
   wc.vendor_err = wc.status == IBV_WC_SUCCESS ? 0 : 0x80 + cqe.status;
   wc.byte_len = cqe.length;
@@ -227,7 +227,7 @@ bool unpack(Process& process, const LocalCqe& cqe, ibv_wc& wc) {
   return true;
 }
 
-/// Both queues together hold no more than the size: what is beyond it was lost.
+/// Drops completions beyond the size of the queue, which both queues share.
 void drop_overrun(Cq& cq) {
   for (;;) {
     uint64_t waiting = cq.local_tail.load(std::memory_order_relaxed) -
@@ -249,7 +249,7 @@ void ring_event(CqShared& shared, bool solicited, int fd) noexcept {
   if (armed == CqShared::disarmed || (armed == CqShared::solicited_only && !solicited)) return;
   if (!shared.armed.compare_exchange_strong(armed, CqShared::disarmed) || fd < 0) return;
   uint64_t number = shared.number;
-  if (write(fd, &number, sizeof number) < 0) return;  // full of events: it is readable anyway
+  if (write(fd, &number, sizeof number) < 0) return;  // a full pipe is readable anyway
 }
 
 void push_local(Cq& cq, const LocalCqe& cqe) {
@@ -396,7 +396,7 @@ int post_recv(ibv_qp* handle, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     entry.length = wr->num_sge > 0 ? wr->sg_list[0].length : 0;
     entry.lkey = wr->num_sge > 0 ? wr->sg_list[0].lkey : 0;
     if (state == IBV_QPS_ERR) {
-      // Never to be matched: flushed here, as enter_error() has been.
+      // No packet will consume this receive. It is flushed here, as enter_error() has run already.
       if (qp.device->config.flush != Flush::none && !flush_withheld()) {
         ++qp.rq_tail;
         push_local(*static_cast<Cq*>(qp.recv_cq),

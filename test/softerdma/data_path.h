@@ -13,8 +13,8 @@ int req_notify_cq(ibv_cq* cq, int solicited_only);
 
 enum class Outcome : uint8_t {
   done,
-  lost,    ///< nobody took the packet: try again, until the retries are exhausted
-  killed,  ///< completes with `status`, and the connection with it
+  lost,    ///< the packet got no answer: retry until the retries are exhausted
+  killed,  ///< the request completes with `status`, and the connection ends
 };
 struct Executed {
   Outcome outcome = Outcome::done;
@@ -28,10 +28,10 @@ Executed execute(Process& process, Qp& qp, const Work& work);
 /// Completes a work request and, if it was killed, begins the end of the connection. Caller holds
 /// sq_lock.
 void conclude(Process& process, Qp& qp, const Work& work, const Executed& result);
-/// Flushed as the device's habit is.
+/// Flushes a request if the device's Flush setting says so.
 void flush_work(Qp& qp, const Work& work);
 
-/// Adds a completion of this process's own.
+/// Adds a completion of this process to the queue.
 void push_local(Cq& cq, const LocalCqe& cqe);
 /// Takes the next completion; false if there is none. Caller holds Cq::lock.
 bool take(Process& process, Cq& cq, ibv_wc& wc);

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The network device that carries the address; a plausible name where none does.
+/// Returns the network device with this address, or a plausible name if there is none.
 std::string netdev_of(uint32_t ip, unsigned index) {
   std::string name = "eth" + std::to_string(index);
   ifaddrs* list = nullptr;
@@ -32,7 +32,7 @@ std::string netdev_of(uint32_t ip, unsigned index) {
   return name;
 }
 
-/// Written beside and renamed, as others read it at any time.
+/// Writes a new file and renames it, as other processes read it at any time.
 void write_file(const fs::path& path, const std::string& text) {
   fs::path fresh = path.string() + ".new" + std::to_string(getpid());
   std::ofstream(fresh) << text << '\n';
@@ -123,7 +123,7 @@ std::vector<std::unique_ptr<Device>> make_devices(Fabric& fabric) {
     char pci[16];
     std::snprintf(pci, sizeof pci, "0000:00:%02x.0", 5 + device->index);
     device->pci = pci;
-    // One tree per host: its first address names it.
+    // Each host has one tree, named after its first address.
     fs::path root = fs::path(fabric.folder()) / "sys" / ip_text(config.ip);
     copy_text(device->name, sizeof device->name, config.name);
     copy_text(device->dev_name, sizeof device->dev_name, "uverbs" + std::to_string(device->index));
@@ -159,7 +159,7 @@ bool query_gid_entry(const Device& device, int index, ibv_gid_entry& entry) {
     std::memcpy(gid.raw, link_local, sizeof link_local);
     return true;
   }
-  // Differs from device to device, so that nobody gets used to an index.
+  // The index differs between devices, so that no program relies on a fixed one.
   if (index != 1 + static_cast<int>(device.index) * 2) return false;
   gid.raw[10] = gid.raw[11] = 0xff;
   std::memcpy(gid.raw + 12, &device.config.ip, 4);

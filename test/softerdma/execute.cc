@@ -1,4 +1,4 @@
-// What the adapter does with one work request, on both ends of the wire.
+// Executes one work request at both ends of the connection.
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -17,7 +17,7 @@ Executed kill(ibv_wc_status status, Cause cause, bool peer_too) {
 }
 constexpr Executed kLost{Outcome::lost, IBV_WC_RETRY_EXC_ERR, Cause::none, false};
 
-/// Tells the owner of the target memory that a peer is in it: see quiesce().
+/// Tells the owner of the target memory that a peer accesses it (see quiesce()).
 class Busy {
  public:
   Busy(QpShared& target, Fabric& fabric) noexcept : x_target(target) {
@@ -35,18 +35,18 @@ class Busy {
 struct Pieces {
   iovec iov[kMaxSge];
   size_t count = 0;
-  const MrEntry* gpu = nullptr;  ///< of the last, if stores to it are posted
+  const MrEntry* gpu = nullptr;  ///< region of the last piece, if stores to it are posted
 };
 
-/// The adapter reads from a GPU: what it had stored there before arrives first, unless the region
-/// lets reads overtake stores.
+/// Before the adapter reads from a GPU, its own earlier stores arrive there, unless the region lets
+/// reads overtake stores.
 void read_gpu(Fabric& fabric, PeerProcess& owner, const MrEntry* mr) {
   if (mr->posted == 0 || (mr->access & IBV_ACCESS_RELAXED_ORDERING) != 0) return;
   if (PostedShared* queue = owner.posted(fabric, mr->adapter()))
     arrive(fabric, owner, *queue, mr->gpu());
 }
 
-/// The adapter of `owner` stores to its memory.
+/// Makes the adapter of `owner` store to its memory.
 int store(Fabric& fabric, PeerProcess& owner, const MrEntry* mr, const iovec* iov, size_t count,
           uint64_t address, size_t length) {
   PostedShared* queue = mr->posted != 0 ? owner.posted(fabric, mr->adapter()) : nullptr;
@@ -54,7 +54,7 @@ int store(Fabric& fabric, PeerProcess& owner, const MrEntry* mr, const iovec* io
   return post_store(fabric, owner, *queue, mr->gpu(), mr->chance, iov, count, address);
 }
 
-/// What a READ or an atomic operation brought.
+/// Stores the result of a READ or an atomic operation.
 int take_result(Process& process, const Pieces& pieces, const void* bytes, size_t length) {
   void* to = pieces.iov[0].iov_base;
   if (pieces.gpu == nullptr) return std::memcpy(to, bytes, length), 0;
@@ -85,7 +85,7 @@ bool local_pieces(Process& process, const Qp& qp, const Work& work, uint32_t acc
   return true;
 }
 
-/// A slot of the peer's completion queue for this process to fill; null = it is full.
+/// Claims a slot of the peer's completion queue for this process. Returns null if it is full.
 CqSlot* claim(const RemoteCq& cq, uint64_t& position) {
   CqShared& shared = cq.shared();
   CqSlot* slots = shared.slots();
@@ -103,12 +103,12 @@ CqSlot* claim(const RemoteCq& cq, uint64_t& position) {
     } else if (shared.at(seen, position - shared.size)) {
       return nullptr;
     } else {
-      ++position;  // the tail was old: this slot has been around since
+      ++position;  // the tail was outdated: this slot is used again already
     }
   }
 }
 
-/// Puts the payload where polling the completion will find it, or at once where it belongs.
+/// Puts the payload where the poll of the completion will find it, or directly into its target.
 Executed place(Process& process, Remote& remote, CqSlot& slot, const Pieces& pieces,
                uint32_t length, uint64_t address, const MrEntry* mr, uint64_t small) {
   slot.payload = 0;
@@ -128,7 +128,7 @@ Executed place(Process& process, Remote& remote, CqSlot& slot, const Pieces& pie
     }
     if (end - remote.ring_head_seen <= kPayloadRingBytes) {
       to = target.ring() + begin;
-      // The next payload begins on a line of its own.
+      // The next payload begins on a new cache line.
       remote.ring_tail = (end + 63) & ~uint64_t{63};
       target.ring_tail.store(remote.ring_tail, std::memory_order_relaxed);
       slot.ring_end = remote.ring_tail;
@@ -149,7 +149,7 @@ Executed place(Process& process, Remote& remote, CqSlot& slot, const Pieces& pie
   return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
 }
 
-/// Consumes a receive of the peer: SEND in all its forms, and WRITE with immediate data.
+/// Consumes a receive of the peer, for each form of SEND and for WRITE with immediate data.
 Executed deliver(Process& process, Qp& qp, Remote& remote, const Work& work, const Pieces& pieces) {
   QpShared& target = remote.shared();
   RqEntry& receive = target.rq()[remote.rq_head & (target.rq_size - 1)];
@@ -195,7 +195,7 @@ Executed deliver(Process& process, Qp& qp, Remote& remote, const Work& work, con
     return result;
   }
   target.rq_head.store(++remote.rq_head, std::memory_order_relaxed);
-  // An exchange, as the look at `armed` must not come before it.
+  // A store could be passed by the load of `armed`, so this is an exchange.
   slot->state.exchange(cq.word(CqSlot::full, remote.cq->owner, position));
   ring_event(cq, work.solicited, remote.cq->event_fd);
   return result;
@@ -244,7 +244,8 @@ Executed atomic(Process& process, Remote& remote, const Work& work, const Pieces
     return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
   }
   uint64_t address = mr->address + (work.remote_address - mr->iova);
-  // Atomic among the atomic operations of all processes, not against the target's processor.
+  // The operation is atomic with those of all processes, but not with stores of the target's
+  // processor.
   WordLock lock(process.fabric,
                 process.fabric.shared().processes[remote.process->slot].atomics_lock);
   read_gpu(process.fabric, *remote.process, mr);
@@ -265,7 +266,7 @@ bool is_fetching(uint8_t opcode) {
          opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
 }
 
-/// Compat: the first packet finds the peer, or does not.
+/// In compat mode, the first packet looks for the peer.
 bool find_peer(Process& process, Qp& qp) {
   if (!qp.compat) return false;
   uint32_t slot = qp.dest_qpn >> kQpBits;
@@ -286,7 +287,8 @@ Executed try_work(Process& process, Qp& qp, const Work& work) {
       remote.device->up.load(std::memory_order_relaxed) == 0) {
     return kLost;
   }
-  // The result of READ and atomics arrives like a WRITE on iWARP, and is checked like one.
+  // On iWARP, the result of a READ or an atomic operation arrives like a WRITE, and is checked like
+  // one.
   uint32_t access = 0;
   if (is_fetching(work.opcode)) {
     access = IBV_ACCESS_LOCAL_WRITE | (qp.compat ? 0u : uint32_t{IBV_ACCESS_REMOTE_WRITE});
@@ -329,7 +331,7 @@ Executed try_work(Process& process, Qp& qp, const Work& work) {
 
 Executed execute(Process& process, Qp& qp, const Work& work) {
   Executed result = try_work(process, qp, work);
-  // What a dead process left behind breaks no rule, it is only not there.
+  // A dead process cannot have broken a rule: its packets are lost.
   bool rule = result.outcome == Outcome::killed && result.peer_too;
   if (rule && !process.fabric.alive(qp.remote->process->slot)) return kLost;
   return result;

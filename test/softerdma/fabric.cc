@@ -15,7 +15,8 @@
 namespace softerdma {
 namespace {
 
-/// Byte kMaxProcesses is held (shared) by every member, and exclusively by who removes the folder.
+/// Each member holds a shared lock of byte kMaxProcesses; a process that removes the folder holds
+/// it exclusively.
 constexpr off_t kGuard = kMaxProcesses;
 
 bool record_lock(int fd, short type, off_t byte, bool wait) {
@@ -48,10 +49,10 @@ int Fabric::open_file() {
   for (int attempt = 0; attempt < 100; ++attempt) {
     if (mkdir(x_folder.c_str(), 0700) != 0 && errno != EEXIST) return errno;
     x_fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (x_fd < 0 && errno == ENOENT) continue;  // removed by the last user just now
+    if (x_fd < 0 && errno == ENOENT) continue;  // the last member has just removed it
     if (x_fd < 0) return errno;
     record_lock(x_fd, F_RDLCK, kGuard, true);
-    // Whoever left last may have removed the file between open and lock.
+    // The last member may have removed the file between open and lock.
     struct stat mine {
     }, named{};
     if (fstat(x_fd, &mine) == 0 && stat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino) {
@@ -97,7 +98,8 @@ int Fabric::join() {
 void Fabric::leave() {
   if (x_fd < 0) return;
   remove_tree(process_folder(x_slot));
-  // Unlocked first: two that leave at once must not both see the other.
+  // The shared lock goes first. Otherwise two processes that leave at once would each see the
+  // other.
   record_lock(x_fd, F_UNLCK, kGuard, false);
   if (record_lock(x_fd, F_WRLCK, kGuard, false)) remove_tree(x_folder);
   close(x_fd);

@@ -7,17 +7,17 @@
 
 namespace softerdma {
 
-/// This process's membership in the fabric: its number, its folder, and the record lock that tells
-/// others that it lives. What dead processes left is removed by whoever gets their number next.
+/// Membership of this process in the fabric: its number, its folder, and the record lock that shows
+/// others that it is alive. The next process with the number of a dead one removes its files.
 class Fabric {
  public:
   Fabric() = default;
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
-  /// 0 or a positive errno, logged.
+  /// Returns 0 or a positive errno, which is logged.
   int join();
-  /// Removes this process's folder, and the state folder if nobody else is in it.
+  /// Removes this process's folder, and the state folder if this was the last member.
   void leave();
 
   FabricShared& shared() noexcept { return *x_map.as<FabricShared>(); }
@@ -32,7 +32,7 @@ class Fabric {
   }
   /// True if a process holds that number.
   bool alive(uint32_t slot);
-  /// The entry of a device, made if need be; null if there are too many.
+  /// Finds the entry of a device. If `make`, adds it. Returns null if there are too many.
   DeviceEntry* device(uint32_t ip, bool make, bool up);
 
  private:

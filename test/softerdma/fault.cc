@@ -21,7 +21,7 @@ std::atomic<bool> faults_on{false};
 
 namespace {
 
-/// One line of the language: words and name=value pairs.
+/// A line of the fault language: words and name=value pairs.
 struct Fault {
   std::string kind;
   std::string action;
@@ -36,7 +36,7 @@ struct Fault {
     auto found = values.find(name);
     return found == values.end() || found->second == actual;
   }
-  /// Counts an event; true from the n-th on, `times` times.
+  /// Counts an event. Returns true for `times` events, beginning with the n-th.
   bool strikes() {
     uint64_t n = number("n", 1);
     ++seen;
@@ -45,7 +45,7 @@ struct Fault {
 };
 
 // Never destroyed: the adapter's thread outlives static objects.
-std::mutex& faults_mutex = *new std::mutex;  // guards faults; taken within any lock of a queue
+std::mutex& faults_mutex = *new std::mutex;  // guards faults; taken after any lock of a queue
 std::vector<Fault>& faults = *new std::vector<Fault>;
 std::string& file_path = *new std::string;
 timespec file_time{};
@@ -81,7 +81,7 @@ bool exists(const char* kind, const char* action) {
                      [&](const Fault& f) { return f.kind == kind && f.action == action; });
 }
 
-/// A port's new state is the fabric's matter: all processes that have the device hear of it.
+/// Sets the port's state in the fabric and tells all processes that have the device.
 void set_port(Process& process, const Fault& fault) {
   bool up = fault.action == "up";
   for (const auto& device : process.devices) {
@@ -158,7 +158,7 @@ bool add_fault(Process& process, const char* line) {
   } else {
     faults.push_back(fault);
   }
-  // Stays on, as completions may be held.
+  // The flag stays set, as completions may be held.
   if (!faults.empty()) faults_on.store(true);
   return true;
 }
@@ -266,7 +266,8 @@ int poll_with_faults(Process& process, Cq& cq, int most, ibv_wc* wc) {
   uint64_t now = now_ns();
   while (got < most && !cq.held.empty()) {
     auto next = cq.held.begin();
-    // The first completion of the queue pair that came last: the order within each stays.
+    // Takes the first completion of the queue pair that completed last, so each queue pair keeps
+    // its order.
     if (reorder) {
       uint32_t last = cq.held.back().wc.qp_num;
       next = std::find_if(cq.held.begin(), cq.held.end(),
@@ -296,7 +297,8 @@ bool release_held(Process& process) {
 
 }  // namespace softerdma
 
-/// For tests: one line of the fault language, for the calling process. 0 or EINVAL.
+/// A function for tests: executes one line of the fault language for the calling process. Returns 0
+/// or EINVAL.
 SOFTERDMA_API int softerdma_control(const char* line) {
   softerdma::Process* process = softerdma::Process::get();
   if (process == nullptr) return ENODEV;
@@ -305,7 +307,7 @@ SOFTERDMA_API int softerdma_control(const char* line) {
   return rc;
 }
 
-/// For tests: violations that this process has reported.
+/// A function for tests: returns the number of violations that this process has reported.
 SOFTERDMA_API uint64_t softerdma_violations() {
   return softerdma::violations();
 }

@@ -1,4 +1,4 @@
-// What becomes of registered memory at a fork.
+// Effects of a fork on registered memory.
 #include "softerdma/fork.h"
 
 #include <sys/mman.h>
@@ -21,8 +21,8 @@ namespace {
 
 using Range = std::pair<uintptr_t, uintptr_t>;
 
-/// How often each address is registered: as libibverbs counts, with its fault. Where memory was
-/// unmapped before, madvise fails, and the count stays too high.
+/// Counts the registrations of each address as libibverbs does, including its bug: if memory was
+/// unmapped before its deregistration, madvise fails, and the count stays too high.
 class Counts {
  public:
   int change(Range range, int by) {
@@ -57,7 +57,7 @@ class Counts {
 
 std::mutex g_counts_mutex;
 Counts* g_counts = nullptr;  ///< null: not initialised
-bool g_too_late = false;     ///< as something was registered before
+bool g_too_late = false;     ///< memory was registered before
 
 int count_range(void* address, size_t length, int by) {
   if (copies_on_fork()) return 0;
@@ -72,7 +72,7 @@ int count_range(void* address, size_t length, int by) {
   return g_counts->change({start & ~mask, (start + length + mask) & ~mask}, by);
 }
 
-/// Mappings that a child gets a copy of.
+/// Returns the mappings that a child gets a copy of.
 std::vector<Range> inherited_mappings() {
   std::vector<Range> result;
   FILE* file = std::fopen("/proc/self/smaps", "re");
@@ -94,7 +94,7 @@ std::vector<Range> inherited_mappings() {
   return result;
 }
 
-/// The adapter goes on with the pages as they are now, which nobody else has.
+/// Gives the adapter a private copy of the pages, which neither process has.
 void divert(Process& process, uint32_t index, MrEntry& entry) {
   const size_t length = entry.length;
   void* pages = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,4 +1,5 @@
-// Registered memory at a fork, where the kernel copies it for the child and where it does not.
+// Tests registered memory at a fork, with kernels that copy it for the child and kernels that do
+// not.
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -21,7 +22,7 @@ void fork_once() {
   ck_assert_int_eq(waitpid(child, nullptr, 0), child);
 }
 
-/// 0: nobody asked; 1: with ibv_fork_init(); 2: the kernel copies.
+/// Rows: without ibv_fork_init(); with ibv_fork_init(); with a kernel that copies.
 TEST(a_fork_takes_registered_pages_that_the_child_gets, 3) {
   Side sides[2];
   setenv("SOFTERDMA_COPY_ON_FORK", _i == 2 ? "1" : "0", 1);
@@ -36,7 +37,7 @@ TEST(a_fork_takes_registered_pages_that_the_child_gets, 3) {
   ibv_sge sge = sides[0].piece(16);
   ck_assert_int_eq(sides[0].post(sides[0].request(IBV_WR_RDMA_READ, &sge, sides[1])), 0);
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
-  // Without protection both ends have lost their pages.
+  // Without protection, the adapter at both ends uses pages that the processes have lost.
   ck_assert_str_eq(sides[0].data(), _i == 0 ? "" : "new");
   ck_assert_int_eq(ibv_dereg_mr(sides[1].mr), 0);
   ck_assert(goes_to_children(sides[1].data() + (1 << 17)));
@@ -50,7 +51,7 @@ TEST(it_is_too_late_for_fork_init_once_the_device_was_used) {
   ck_assert_int_eq(ibv_is_fork_initialized(), IBV_FORK_DISABLED);
 }
 
-/// As libibverbs loses count.
+/// libibverbs loses count of such memory, too.
 TEST(memory_unmapped_under_a_registration_is_not_kept_from_children_again) {
   Side sides[2];
   setenv("SOFTERDMA_COPY_ON_FORK", "0", 1);

@@ -1,5 +1,5 @@
-// The simulated adapter reaches memory of the simulated GPU: by its address, as with peermem, or as
-// a dmabuf. And, with SOFTERDMA_POSTED, its stores there are late.
+// Tests accesses of the simulated adapter to memory of the simulated GPU, by its address (peermem)
+// and as a dmabuf. With SOFTERDMA_POSTED, its stores arrive late.
 #include <algorithm>
 #include <memory>
 
@@ -29,7 +29,7 @@ ibv_mr* by_dmabuf(Side& side, const DeviceMemory& memory, size_t length = kBytes
       kSuccess);
   ibv_mr* made = ibv_reg_dmabuf_mr(side.pd, 0, length, memory.pointer(), fd, int(kAll));
   const int error = errno;
-  close(fd);  // a region holds the memory, not the descriptor
+  close(fd);  // the region holds the memory without the descriptor
   errno = error;
   return made;
 }
@@ -108,7 +108,7 @@ TEST(region_ends_where_the_memory_does) {
 
 namespace {
 
-/// Two adapters, memory of a GPU that the second stores to, and what may flush it.
+/// Two adapters, and memory of a GPU that the second one stores to. READs may flush these stores.
 struct PostedRig {
   explicit PostedRig(const char* posted = "1", unsigned access = kAll) {
     setenv("SOFTERDMA_POSTED", posted, 1);
@@ -147,7 +147,7 @@ struct PostedRig {
     ck_assert_int_eq(poster.wait().status, IBV_WC_SUCCESS);
     if (receives) ck_assert_int_eq(sides[1].wait().status, IBV_WC_SUCCESS);
   }
-  /// A READ by side `by` of the other side's memory.
+  /// Posts a READ by side `by` of the other side's memory.
   void read(int by, uint64_t address, const ibv_mr* from, uint32_t length) {
     ibv_sge sge = sides[by].piece(length, kBytes);
     ibv_send_wr wr = sides[by].request(IBV_WR_RDMA_READ, &sge, sides[1 - by]);
@@ -156,7 +156,7 @@ struct PostedRig {
     ck_assert_int_eq(sides[by].post(wr), 0);
     ck_assert_int_eq(sides[by].wait().status, IBV_WC_SUCCESS);
   }
-  /// As a kernel sees it.
+  /// Returns true if a CUDA kernel would see the bytes.
   bool visible(uint32_t length) const {
     const auto seen = to->bytes();
     return std::equal(message.begin(), message.begin() + length, seen.begin());
@@ -206,23 +206,23 @@ TEST(what_is_no_flush_leaves_a_gpu_with_old_bytes, 6) {
   std::vector<char> copy(kBytes);
   Context context = nullptr;
   switch (_i) {
-    case 0:  // nothing read
+    case 0:  // a READ of no bytes
       rig.read(0, rig.to->pointer(), from, 0);
       break;
-    case 1:  // the processor, by the driver
+    case 1:  // a copy by the processor
       ck_assert_int_eq(cuMemcpyDtoH_v2(copy.data(), rig.to->pointer(), kBytes), 0);
       ck_assert_int_eq(copy[1], 0);
       ck_assert_int_eq(cuFlushGPUDirectRDMAWrites(0, 0), 0);
       break;
-    case 2:  // the other adapter
+    case 2:  // a READ by the other adapter
       from = by_address(rig.sides[0], *rig.to);
       rig.read(1, rig.to->pointer(), from, 8);
       ck_assert_int_eq(rig.sides[1].data()[kBytes + 1], 0);
       break;
-    case 3:  // host memory
+    case 3:  // a READ of host memory
       rig.read(0, uint64_t(rig.sides[1].data()), rig.sides[1].mr, 8);
       break;
-    case 4: {  // another GPU
+    case 4: {  // a READ of another GPU
       ck_assert_int_eq(cuDevicePrimaryCtxRetain(&context, 1), 0);
       ck_assert_int_eq(cuCtxSetCurrent(context), 0);
       DevicePointer second = 0;
@@ -231,7 +231,7 @@ TEST(what_is_no_flush_leaves_a_gpu_with_old_bytes, 6) {
       rig.read(0, second, from, 8);
       break;
     }
-    default:  // with relaxed ordering
+    default:  // a READ with relaxed ordering
       rig.read(0, rig.to->pointer(), from, 8);
   }
   ck_assert(rig.blank());

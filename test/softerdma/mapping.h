@@ -6,7 +6,7 @@
 
 namespace softerdma {
 
-/// Owns a shared mapping of a whole file. Null if it could not be made (errno says why).
+/// Owns a shared mapping of a whole file. It is null if the mapping failed (errno has the reason).
 class Mapping {
  public:
   Mapping() noexcept = default;
@@ -20,7 +20,7 @@ class Mapping {
   }
   ~Mapping();
 
-  /// A new file of zeros that replaces one of the same name.
+  /// Creates a file of zeros that replaces any of the same name.
   static Mapping create(const std::string& path, size_t size);
   static Mapping open(const std::string& path);
   static Mapping of(int fd, size_t size);

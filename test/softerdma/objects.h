@@ -43,10 +43,10 @@ struct Context : verbs_context {
   Process* process = nullptr;
   Device* device = nullptr;
   std::atomic<int> children{0};
-  // Async events: as many counts in async_fd (a semaphore) as entries here.
+  // Async events. The semaphore async_fd counts the entries of `events`.
   std::mutex events_mutex;
   std::deque<ibv_async_event> events;
-  std::vector<ibv_qp*> unacknowledged;  ///< of each event that was taken and is about one
+  std::vector<ibv_qp*> unacknowledged;  ///< the queue pair of each event that was taken
   std::condition_variable acknowledged;
 
   static Context& from(ibv_context* c) noexcept { return *static_cast<Context*>(verbs_get_ctx(c)); }
@@ -58,8 +58,8 @@ struct Pd : ibv_pd {
 };
 
 struct Mr : ibv_mr {
-  unsigned long pinned = 0;  ///< memory of a simulated GPU, by its address
-  void* mapped = nullptr;    ///< a dmabuf
+  unsigned long pinned = 0;  ///< pin of a simulated GPU's memory, registered by its address
+  void* mapped = nullptr;    ///< mapping of a dmabuf
   size_t mapped_length = 0;
 };
 
@@ -69,19 +69,19 @@ struct Channel : ibv_comp_channel {
   std::atomic<int> cqs{0};
 };
 
-/// A completion of this process's own doing: sends, and everything flushed.
+/// A completion that this process produced: of a send, or of any flushed request.
 struct LocalCqe {
   uint64_t wr_id;
   uint32_t qpn;
   uint32_t length;
-  uint32_t sq_ci;  ///< send queue space is free up to here once this is polled
+  uint32_t sq_ci;  ///< the send queue is free up to here once this is polled
   uint8_t opcode;
   uint8_t status;
   bool receive;
-  bool reading;  ///< counts as READ or atomic outstanding
+  bool reading;  ///< the request counts as an outstanding READ or atomic
 };
 
-/// A completion on its way to the application, and when it may arrive (faults only).
+/// A completion that a fault holds back until `due_ns`.
 struct HeldCqe {
   ibv_wc wc;
   uint64_t due_ns;
@@ -94,7 +94,7 @@ struct Cq : ibv_cq {
   std::atomic<int> users{0};
   std::atomic<uint32_t> got_events{0};
   std::atomic<uint32_t> acked_events{0};
-  SpinLock lock;  ///< guards all below
+  SpinLock lock;  ///< guards all members below
   std::atomic<uint64_t> head{0};
   std::unique_ptr<LocalCqe[]> local;
   std::atomic<uint64_t> local_head{0};
@@ -116,7 +116,7 @@ struct Work {
   uint64_t swap;
   uint32_t rkey;
   uint32_t imm;
-  uint32_t sq_ci;  ///< producer index after it
+  uint32_t sq_ci;  ///< producer index after this request
   uint32_t length;
   uint8_t opcode;
   uint8_t sges;
@@ -133,7 +133,7 @@ struct PendingWork {
   uint64_t first_try_ns = 0;
 };
 
-/// Where a connected queue pair's packets go.
+/// The peer of a connected queue pair.
 struct Remote {
   std::shared_ptr<PeerProcess> process;
   std::shared_ptr<RemoteCq> cq;
@@ -155,18 +155,18 @@ struct Qp : ibv_qp {
   bool signal_all = false;
   bool compat = false;
   uint32_t sq_blocks = 0;
-  // Compat: what modify_qp said.
+  // Compat mode: the destination that ibv_modify_qp() set.
   uint32_t dest_qpn = 0;
   uint32_t dest_ip = 0;
   ibv_qp_attr attr{};
-  // Standard: the rdma_cm id, and who may speak first.
+  // Standard mode: the rdma_cm id, and whether this is the passive side.
   CmId* cm = nullptr;
   bool passive = false;
-  std::atomic<bool> failed{false};  ///< killed by the data path; the thread does the rest
+  std::atomic<bool> failed{false};  ///< set by the data path; the thread ends the connection
 
   SpinLock sq_lock;  ///< guards the send queue and `remote`
   uint32_t sq_pi = 0;
-  std::atomic<uint32_t> sq_ci{0};  ///< by poll_cq
+  std::atomic<uint32_t> sq_ci{0};  ///< set when a completion is polled
   std::atomic<uint32_t> reads{0};
   bool reads_reported = false;
   std::deque<PendingWork> pending;
@@ -176,7 +176,7 @@ struct Qp : ibv_qp {
 
   SpinLock rq_lock;  ///< guards the receive queue's tail
   uint64_t rq_tail = 0;
-  std::atomic<uint64_t> rq_ci{0};  ///< by poll_cq
+  std::atomic<uint64_t> rq_ci{0};  ///< set when a completion is polled
   std::atomic<bool> kicked{false};
 
   QpShared& shared() const noexcept { return *map.as<QpShared>(); }

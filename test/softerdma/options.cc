@@ -88,7 +88,7 @@ uint32_t first_address() {
   return found;
 }
 
-/// One name=value of a device; false if nobody knows the name or the value.
+/// Applies one name=value of a device. Returns false if the name or the value is unknown.
 bool apply(DeviceConfig& device, const std::string& name, const std::string& value) {
   if (name == "ip") return inet_pton(AF_INET, value.c_str(), &device.ip) == 1;
   if (name == "state") {

@@ -4,21 +4,22 @@
 #include <string>
 #include <vector>
 
-/// What the SOFTERDMA_* variables say; README.md describes each.
+/// The settings in the SOFTERDMA_* variables. README.md describes each.
 namespace softerdma {
 
 enum class Personality : uint8_t { standard, compat };
 enum class Flush : uint8_t { full, half, none };
 
-/// Limits and habits of one device. Every member is an entry of the table in options.cc: as
-/// variable SOFTERDMA_<NAME>, or name=value in a device's entry of SOFTERDMA_DEVICES.
+/// Limits and properties of one device. Each member is an entry of the table in options.cc, with a
+/// variable SOFTERDMA_<NAME>. It can also be set by name=value in a device's entry of
+/// SOFTERDMA_DEVICES.
 struct Limits {
   uint64_t max_qp;
   uint64_t max_qp_wr;
   uint64_t max_cqe;
   uint64_t max_mr;
   uint64_t max_mr_size;
-  uint64_t region_bits;  ///< of a region's length, that the adapter is told
+  uint64_t region_bits;  ///< number of bits of a region's length that the adapter is told
   uint64_t max_msg;
   uint64_t max_send_sge;
   uint64_t max_recv_sge;
@@ -28,15 +29,15 @@ struct Limits {
   uint64_t memlock;       ///< bytes that the process may have registered
   uint64_t private_data;  ///< bytes that a connect request may carry
   uint64_t comp_vectors;
-  uint64_t retry_ms;    ///< until a packet that nobody answers ends in RETRY_EXC
-  uint64_t command_us;  ///< that each command of the adapter takes
-  uint64_t connect_ms;  ///< until a handshake that nobody answers ends in UNREACHABLE
+  uint64_t retry_ms;    ///< time until an unanswered packet ends in RETRY_EXC
+  uint64_t command_us;  ///< duration of each command of the adapter
+  uint64_t connect_ms;  ///< time until an unanswered handshake ends in UNREACHABLE
   uint64_t
       small_send;    ///< largest payload that goes through shared memory instead of a system call
-  uint64_t refused;  ///< 1: a port that nobody has is refused; 0: looks like a reset
-  uint64_t destroy_waits;  ///< 1: for the outcome of a connect
-  uint64_t first_port;     ///< of those that rdma_cm chooses
-  uint64_t ports;          ///< how many
+  uint64_t refused;  ///< 1: an unused port looks refused; 0: it looks like a reset
+  uint64_t destroy_waits;  ///< 1: destroying waits for the outcome of a connect
+  uint64_t first_port;     ///< first port that rdma_cm chooses
+  uint64_t ports;          ///< number of ports that rdma_cm chooses from
   uint64_t tcp;            ///< 1: connections of standard mode are seen in TCP
   uint64_t port_mapper;    ///< 1: iwpmd runs on this host
   uint64_t loopback;       ///< 1: rdma_bind_addr() takes 127.0.0.1 for any address
@@ -56,13 +57,14 @@ struct DeviceConfig {
   Limits limits;
 };
 
-/// Never empty unless SOFTERDMA_DEVICES=none or nothing in it can be understood.
+/// Returns the devices. The list is only empty if SOFTERDMA_DEVICES is "none" or has no valid
+/// entry.
 std::vector<DeviceConfig> configured_devices();
-/// The folder that all processes of one fabric share.
+/// Returns the folder that all processes of one fabric share.
 std::string state_folder();
-/// "10.8.0.1"
+/// Returns the address in the form "10.8.0.1".
 std::string ip_text(uint32_t ip);
-/// A number with an optional K, M or G; `fallback` if it is none.
+/// Parses a number with an optional K, M or G. Returns `fallback` if the text is no number.
 uint64_t parse_number(const std::string& text, uint64_t fallback);
 
 }  // namespace softerdma

@@ -39,12 +39,13 @@ bool PeerProcess::attach(Fabric& fabric) {
   x_foreign_pids = entry.pid_namespace.load() != fabric.self().pid_namespace.load();
   if (!x_self && !x_foreign_pids) {
     pidfd = static_cast<int>(syscall(SYS_pidfd_open, x_pid, 0));
-    // Its number may be another's by now; the lock is not.
+    // Another process may have the pid by now, but not the lock.
     if (pidfd >= 0 && !fabric.alive(slot)) return false;
   }
   std::string folder = fabric.process_folder(slot);
   x_mrs = Mapping::open(folder + "/mr");
-  // Opened for reading too: a pipe whose owner died must not cost its writers a SIGPIPE.
+  // The pipe is opened for reading, too. Otherwise a write after its owner's death would raise
+  // SIGPIPE.
   x_wake = open((folder + "/wake").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   return x_mrs && x_wake >= 0 && entry.generation.load() == generation;
 }
@@ -148,7 +149,7 @@ int PeerProcess::transfer(bool to_peer, const iovec* local, size_t count, uint64
   return 0;
 }
 
-/// For programs that are run where the kernel refuses process_vm_*.
+/// Used if the kernel refuses process_vm_readv() and process_vm_writev().
 int PeerProcess::through_file(bool to_peer, const iovec* local, size_t count,
                               uint64_t remote) noexcept {
   int fd = x_memory.load();

@@ -17,8 +17,8 @@ uint64_t next_random(PostedShared& queue) noexcept {
   return queue.random = x;
 }
 
-/// The oldest `most` of those for one GPU, or for any. Memory that was freed meanwhile takes
-/// nothing. Caller holds the lock.
+/// Makes the oldest `most` stores arrive, of one GPU or of any. Stores to freed memory have no
+/// effect. Caller holds the lock.
 void land(PeerProcess& target, PostedShared& queue, bool any, uint32_t gpu,
           uint32_t most) noexcept {
   uint32_t kept = 0, landed = 0;

@@ -22,9 +22,9 @@ namespace {
 
 std::atomic<Process*> the_process{nullptr};
 std::atomic<bool> exiting{false};
-std::mutex make_mutex;  // trivially destructible: no matter when
+std::mutex make_mutex;  // usable during exit, as it is trivially destructible
 
-/// The files of this process go when it ends in order; else its successor removes them.
+/// Removes the files of a process that exits. After any other end, its successor removes them.
 __attribute__((destructor)) void at_exit() {
   exiting.store(true);
   delete the_process.exchange(nullptr);
@@ -46,7 +46,8 @@ void Process::part_before_fork() {
   if (Process* process = existing()) part_from_children(*process);
 }
 
-/// The parent's objects stay as they are: its threads are not here, and its files are not ours.
+/// The child keeps the parent's objects untouched: their threads do not exist here, and their files
+/// belong to the parent.
 void Process::abandon_in_child() {
   the_process.store(nullptr);
   new (&make_mutex) std::mutex;
@@ -62,7 +63,7 @@ Process* Process::get() {
   if (Process* process = existing()) return process;
   static bool registered = pthread_atfork(part_before_fork, nullptr, abandon_in_child) == 0;
   static_cast<void>(registered);
-  // Others may move data into and out of this process, as an adapter does.
+  // Other processes move data into and out of this one, as an adapter does.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   std::unique_ptr<Process> process(new Process);
   if (!process->set_up()) {
@@ -111,7 +112,7 @@ std::shared_ptr<PeerProcess> Process::peer(uint32_t slot, uint32_t generation) {
   auto made = std::make_shared<PeerProcess>(slot, generation);
   if (!made->attach(fabric)) return nullptr;
   x_peers.emplace(key, made);
-  // The thread watches it from its next round on.
+  // The thread watches the peer from its next round on.
   if (x_self != nullptr) tell(MessageType::kick);
   return made;
 }
@@ -158,8 +159,8 @@ std::string Process::held() {
 
 }  // namespace softerdma
 
-/// For tests: leaves the network, as at the end of the process, unless the application holds
-/// something. Returns that in words, valid until the next call; null = nothing.
+/// A function for tests: leaves the network, as at the end of the process, unless the application
+/// holds objects. Returns their names, valid until the next call, or null if there are none.
 SOFTERDMA_API const char* softerdma_leave() {
   using softerdma::Process;
   static std::string text;

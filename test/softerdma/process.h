@@ -18,17 +18,16 @@ namespace softerdma {
 
 class CmState;
 
-/// All that this process has of the simulation: its membership, its devices, tables of objects, the
-/// thread that plays the adapter's part while the application is elsewhere. Made on first use; a
-/// forked child makes one of its own.
+/// The simulation's part of this process: its membership, devices and tables of objects, and the
+/// thread that acts as the adapter. It is made on first use. A forked child makes one of its own.
 ///
 /// `mutex` guards everything that is not on the data path. Order of locks: mutex, sq_lock, rq_lock,
 /// Cq::lock; peers_mutex may be taken within any of them.
 class Process {
  public:
-  /// The process's own, or null (errno says why).
+  /// Returns the process's object, or null (errno has the reason). Makes it on first use.
   static Process* get();
-  /// The same without making one.
+  /// Returns the process's object, or null if there is none yet.
   static Process* existing() noexcept;
 
   ~Process();
@@ -41,19 +40,19 @@ class Process {
 
   // Tables.
   std::atomic<Qp*> qps[kQpsPerProcess] = {};
-  uint32_t next_qp = 2;     ///< where to look for a free number first
+  uint32_t next_qp = 2;     ///< first index to try as a free number
   uint32_t highest_qp = 0;  ///< qps[] is empty from here on
   Mapping mrs;
   std::deque<uint32_t> free_mrs;  ///< used again as late as possible
   uint32_t used_mrs = 0;
-  /// By index: of those that a fork took from the adapter, its own pages.
+  /// The adapter's own pages of each entry that a fork took its memory from, by index.
   std::map<uint32_t, std::pair<void*, size_t>> diverted;
   uint64_t registered_bytes = 0;
   std::vector<uint8_t> mr_generation;
-  uint32_t next_number = 1;  ///< of PDs, CQs and channels
+  uint32_t next_number = 1;  ///< next number of a PD, CQ or channel
   std::atomic<uint32_t> pds{0}, channels{0};
   std::unordered_map<uint32_t, Cq*> cqs;
-  std::mutex cqs_mutex;  ///< guards cqs; taken within nothing
+  std::mutex cqs_mutex;  ///< guards cqs; taken before Cq::lock
 
   MrEntry* mr(uint32_t key) noexcept {
     size_t index = key >> 8;
@@ -70,9 +69,9 @@ class Process {
   std::shared_ptr<PeerProcess> peer(uint32_t slot, uint32_t generation);
   std::shared_ptr<PeerProcess> self() { return x_self; }
   void send(uint32_t slot, uint32_t generation, Message message);
-  /// What the application holds, in words; empty = nothing.
+  /// Lists the objects that the application holds. An empty string means none.
   std::string held();
-  /// To the own thread.
+  /// Sends a message to this process's own thread.
   void tell(MessageType type, uint32_t qpn = 0, int32_t status = 0);
 
   // thread.cc
@@ -101,7 +100,7 @@ class Process {
   std::mutex x_peers_mutex;
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<PeerProcess>> x_peers;
   std::atomic<bool> x_queued_messages{false};
-  std::vector<uint32_t> x_waiting;  ///< queue pairs with work that was not taken yet
+  std::vector<uint32_t> x_waiting;  ///< queue pairs with waiting work requests
   bool x_pending_work = false;
   bool x_stop = false;
 };

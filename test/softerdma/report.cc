@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<uint64_t> counted{0};
 
-/// Whole lines, one write each, so that those of several processes do not mix.
+/// Writes a whole line by one call, so that lines of several processes do not mix.
 void write_line(int fd, const char* line, size_t length) {
   if (::write(fd, line, length) < 0) return;
 }

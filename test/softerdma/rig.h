@@ -18,20 +18,20 @@
 extern "C" int softerdma_control(const char* line);
 extern "C" uint64_t softerdma_violations();
 
-/// A test ends with its last assertion, as a killed process does: what it holds is not a leak.
+/// A test exits after its last assertion without freeing its objects, which are no leaks.
 extern "C" inline __attribute__((used, visibility("default"))) const char*
 __asan_default_options() {
   return "detect_leaks=0";
 }
 
-/// What tests of the adapter share: two devices in one process, and a queue pair on each.
+/// Helpers for tests of the adapter: two devices in one process, with a queue pair each.
 namespace softerdma::test {
 
 inline constexpr unsigned kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr const char* kIp[2] = {"10.8.0.1", "10.8.1.1"};
 
-/// Before the first call of a test, which runs in a process of its own.
+/// Call this before any other function. Each test is a process of its own.
 inline void start(const char* personality) {
   const std::string folder = erdma::test::temporary_path("softerdma-test");
   setenv("SOFTERDMA_DIR", folder.c_str(), 0);  // a child joins its parent
@@ -98,7 +98,7 @@ struct Side {
     wr.send_flags = flags;
     return post(wr);
   }
-  /// The next completion; waits for it as long as the test may run.
+  /// Waits for the next completion, until the test's time limit.
   ibv_wc wait() {
     ibv_wc wc{};
     while (ibv_poll_cq(cq, 1, &wc) == 0) sched_yield();
@@ -136,7 +136,7 @@ inline void modify(Side& side, ibv_qp_state state, const Side& peer) {
   ck_assert_int_eq(ibv_modify_qp(side.qp, &attr, mask), 0);
 }
 
-/// Compat: two queue pairs of this process, connected by hand.
+/// Two queue pairs of this process in compat mode, connected by hand.
 inline void connect_compat(Side (&sides)[2], uint32_t send_wr = 16) {
   start("compat");
   open_devices(sides);
@@ -177,7 +177,7 @@ inline Event next_event(rdma_event_channel* channel) {
   return copy;
 }
 
-/// Standard: side 0 calls, side 1 listens.
+/// A connection in standard mode. Side 0 connects, side 1 listens.
 struct Connection {
   Side sides[2];
   rdma_event_channel* channels[2] = {};
@@ -198,7 +198,7 @@ struct Connection {
     param.private_data_len = 5;
     ck_assert_int_eq(rdma_connect(sides[0].id, &param), 0);
   }
-  /// Up to rdma_connect().
+  /// Prepares everything up to rdma_connect().
   void prepare(uint16_t port = 7471, const char* ip = kIp[1], const char* own = kIp[0]) {
     Side& side = sides[0];
     ck_assert_int_eq(rdma_create_id(channels[0], &side.id, nullptr, RDMA_PS_TCP), 0);

@@ -6,7 +6,7 @@
 
 namespace softerdma {
 
-/// As the device's driver has them per queue. Gives the processor away when it takes long.
+/// A lock like those of the device's driver. A long wait yields the processor.
 class SpinLock {
  public:
   void lock() noexcept {

@@ -1,5 +1,5 @@
-// The thread that does what an adapter does by itself: connection management, retries, the end of
-// connections, port changes.
+// The thread does the adapter's background work: connection management, retries, the end of
+// connections, and port changes.
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -20,7 +20,7 @@
 namespace softerdma {
 namespace {
 
-/// Goes on with the queue of one queue pair; true while something is left. Caller holds
+/// Executes the pending requests of a queue pair. Returns true if some remain. Caller holds
 /// Process::mutex.
 bool run_queue(Process& process, Qp& qp) {
   std::lock_guard guard(qp.sq_lock);
@@ -40,7 +40,7 @@ bool run_queue(Process& process, Qp& qp) {
   return false;
 }
 
-/// The peer died within a claim: its slot would block the queue for ever.
+/// Drops the slots that a dead peer had claimed, as they would block the queue for ever.
 void drop_claims(Cq& cq, uint32_t slot) {
   std::lock_guard guard(cq.lock);
   uint64_t head = cq.head.load();
@@ -57,7 +57,7 @@ void drop_claims(Cq& cq, uint32_t slot) {
 }  // namespace
 
 void Process::start_thread() {
-  // Signals are the application's.
+  // Signals must go to the application's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -86,7 +86,7 @@ int Process::timeout() {
 }
 
 void Process::run() {
-  // A file of faults is watched before the first event, too.
+  // The fault file is watched before the first event, too.
   int wait = fault_file_watched() ? 0 : -1;
   while (!x_stop) {
     epoll_event events[16];
@@ -123,7 +123,7 @@ void Process::drain_messages() {
   }
 }
 
-/// Peers that were met since the last round.
+/// Watches the peers that were found since the last round.
 void Process::watch_peers() {
   std::lock_guard guard(x_peers_mutex);
   for (auto& [key, peer] : x_peers) {
@@ -136,7 +136,7 @@ void Process::watch_peers() {
 }
 
 void Process::peer_died(const std::shared_ptr<PeerProcess>& peer) {
-  drain_messages();  // what it said before
+  drain_messages();  // handles the peer's earlier messages
   peer->dead.store(true);
   epoll_ctl(x_epoll, EPOLL_CTL_DEL, peer->pidfd, nullptr);
   {
@@ -145,7 +145,7 @@ void Process::peer_died(const std::shared_ptr<PeerProcess>& peer) {
   }
   for (uint32_t i = 0; i < highest_qp; ++i) {
     Qp* qp = qps[i].load();
-    if (qp == nullptr || qp->compat) continue;  // compat: silence until something is sent
+    if (qp == nullptr || qp->compat) continue;  // in compat mode, only sends show the death
     bool mine = false;
     {
       std::lock_guard guard(qp->sq_lock);

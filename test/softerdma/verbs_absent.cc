@@ -1,4 +1,4 @@
-// What libibverbs offers and the device does not.
+// Functions of libibverbs that the device does not support.
 #include <cerrno>
 
 #include "softerdma/objects.h"

@@ -24,7 +24,8 @@ SOFTERDMA_API ibv_comp_channel* ibv_create_comp_channel(ibv_context* handle) {
     std::lock_guard guard(process.mutex);
     channel->number = process.next_number++;
   }
-  // A named pipe, as peers in other network namespaces write to it without this process's help.
+  // The channel is a named pipe, as peers in other network namespaces write to it without this
+  // process's help.
   std::string path = process.fabric.own_path("e" + std::to_string(channel->number));
   channel->fd = -1;
   if (mkfifo(path.c_str(), 0600) == 0) {
@@ -61,8 +62,8 @@ SOFTERDMA_API ibv_cq* ibv_create_cq(ibv_context* handle, int cqe, void* cq_conte
   Context& context = Context::from(handle);
   Process& process = *context.process;
   const Limits& limits = context.device->config.limits;
-  static_cast<void>(keep_from_children(nullptr, 0));  // as liberdma does with its queues
-  // The driver reports each failure like this.
+  static_cast<void>(keep_from_children(nullptr, 0));  // liberdma does this with its queues
+  // The driver reports every failure as EIO.
   errno = EIO;
   if (command(*context.device) != 0) return nullptr;
   if (cqe < 1 || static_cast<uint64_t>(cqe) > limits.max_cqe) return nullptr;
@@ -130,7 +131,7 @@ SOFTERDMA_API int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void*
     if (read(channel->fd, &number, sizeof number) != sizeof number) return -1;
     std::lock_guard guard(process.cqs_mutex);
     auto found = process.cqs.find(static_cast<uint32_t>(number));
-    if (found == process.cqs.end()) continue;  // destroyed since
+    if (found == process.cqs.end()) continue;  // the queue was destroyed meanwhile
     ++found->second->got_events;
     *cq = found->second;
     *cq_context = found->second->cq_context;

@@ -1,4 +1,4 @@
-// Devices, contexts and what can be asked of them.
+// Devices, contexts and their attributes.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -87,7 +87,7 @@ int query_device(ibv_context* context, ibv_device_attr* attr) {
   a.max_res_rd_atom =
       static_cast<int>(std::min<uint64_t>(limits.max_qp * limits.max_rd_atom, INT32_MAX));
   a.atomic_cap = limits.atomics != 0 ? IBV_ATOMIC_GLOB : IBV_ATOMIC_NONE;
-  a.max_mw = static_cast<int>(limits.max_mr);  // there are none all the same
+  a.max_mw = static_cast<int>(limits.max_mr);  // the driver says so; there are none
   a.max_pkeys = 1;
   a.phys_port_cnt = 1;
   *attr = a;
@@ -201,7 +201,7 @@ SOFTERDMA_API int ibv_close_device(ibv_context* handle) {
     std::erase(process->contexts, &context);
   }
   close(handle->async_fd);
-  // Those who did not destroy their objects may still use them.
+  // An application that did not destroy its objects may still use them.
   if (context.children.load() == 0) delete &context;
   return 0;
 }
@@ -212,7 +212,7 @@ SOFTERDMA_API int ibv_get_async_event(ibv_context* handle, ibv_async_event* even
   for (;;) {
     if (eventfd_read(handle->async_fd, &count) != 0) return -1;
     std::lock_guard guard(context.events_mutex);
-    if (context.events.empty()) continue;  // its object was destroyed
+    if (context.events.empty()) continue;  // the object of this event was destroyed
     *event = context.events.front();
     context.events.pop_front();
     if (event->event_type == IBV_EVENT_QP_FATAL)
@@ -239,7 +239,7 @@ SOFTERDMA_API int ibv_query_device(ibv_context* context, ibv_device_attr* attr) 
   return query_device(context, attr);
 }
 
-/// The call as it was before verbs_context had one: fewer members at the end.
+/// The older version of the call, for ibv_port_attr with fewer members.
 SOFTERDMA_API int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attr) {
   return query_port(context, port, reinterpret_cast<ibv_port_attr*>(attr),
                     offsetof(ibv_port_attr, port_cap_flags2));
@@ -279,7 +279,8 @@ SOFTERDMA_API int ibv_query_gid(ibv_context* handle, uint8_t port, int index, ib
   return 0;
 }
 
-/// Private to rdma-core, but ibv_devinfo uses it: 0 = IB or RoCE v1, 1 = RoCE v2.
+/// This function is private to rdma-core, but ibv_devinfo calls it. 0 means IB or RoCE v1, 1 means
+/// RoCE v2.
 SOFTERDMA_API int ibv_query_gid_type(ibv_context* handle, uint8_t port, unsigned index,
                                      unsigned* type) {
   ibv_gid_entry entry{};

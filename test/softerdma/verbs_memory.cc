@@ -25,11 +25,11 @@ using namespace softerdma;
 namespace {
 
 constexpr unsigned kRemoteMutable = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-/// RELAXED_ORDERING and its neighbours are ignored in silence, but for GPUs (execute.cc).
+/// RELAXED_ORDERING and other optional flags are ignored, except for GPUs (execute.cc).
 constexpr unsigned kKnownAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteMutable | IBV_ACCESS_OPTIONAL_RANGE;
 
-/// A free entry of the table; 0 = none. Caller holds Process::mutex.
+/// Returns a free entry of the table, or 0. Caller holds Process::mutex.
 uint32_t take_index(Process& process, const Limits& limits) {
   if (!process.free_mrs.empty()) {
     uint32_t index = process.free_mrs.back();
@@ -47,7 +47,7 @@ int refuse(const Process& process, const Limits& limits, size_t length, unsigned
   return fault_on_registration();
 }
 
-/// How many libraries this process has loaded so far.
+/// Returns the number of libraries that this process has loaded so far.
 unsigned long long libraries_loaded() {
   unsigned long long count = 0;
   dl_iterate_phdr(
@@ -59,12 +59,12 @@ unsigned long long libraries_loaded() {
   return count;
 }
 
-/// A function of the simulated GPU's (test/softcuda); null: this process has none. dlopen() looks
-/// for a file before it says that nothing of this name is loaded: that would take as long as a copy
-/// of a quarter of a MiB, for each registration.
+/// Returns a function of the simulated GPU (test/softcuda), or null if the process has no such GPU.
+/// dlopen() of a library that is not loaded looks for its file. For each registration, this would
+/// take as long as a copy of 256 KiB.
 template <typename F>
 F* of_gpu(const char* name) {
-  static std::atomic<unsigned long long> without{0};  // so many were loaded, and no driver
+  static std::atomic<unsigned long long> without{0};  // number of libraries without a driver
   const unsigned long long loaded = libraries_loaded();
   if (without.load(std::memory_order_relaxed) == loaded) return nullptr;
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -77,8 +77,8 @@ F* of_gpu(const char* name) {
   return function;
 }
 
-/// Where the bytes lie that a simulated GPU shows at an address, if it does, and which GPU (else
-/// -1): the processor has no access there. 0 or an errno, as of a kernel that can't pin the memory.
+/// If the address belongs to a simulated GPU, replaces it by that of the bytes, as the processor
+/// has no access, and sets `gpu`. Returns 0 or the errno of a kernel that cannot pin the memory.
 int find_on_gpu(const Limits& limits, size_t length, void*& address, int& gpu) {
   auto* alias = of_gpu<void*(const void*, size_t)>("softcuda_alias");
   if (alias == nullptr || alias(address, 1) == nullptr) return 0;
@@ -89,7 +89,7 @@ int find_on_gpu(const Limits& limits, size_t length, void*& address, int& gpu) {
   return 0;
 }
 
-/// Freeing memory of a simulated GPU may wait for the end of this.
+/// Freeing memory of a simulated GPU may wait for unpin().
 unsigned long pin(const void* address) {
   auto* function = of_gpu<unsigned long(const void*)>("softcuda_pin");
   return function != nullptr ? function(address) : 0;
@@ -99,7 +99,7 @@ void unpin(unsigned long pinned) {
   if (function != nullptr) function(pinned);
 }
 
-/// Stores to this GPU are posted: MrEntry::posted, or 0 if they are not. Caller holds
+/// Returns MrEntry::posted for this GPU, or 0 if stores to it are not posted. Caller holds
 /// Process::mutex.
 uint32_t posted_to(Process& process, const Device& device, int gpu) {
   if (gpu < 0 || device.config.limits.posted == 0) return 0;
@@ -147,7 +147,7 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   entry.pd = pd->handle;
   entry.iova = iova;
   entry.address = reinterpret_cast<uint64_t>(address);
-  // The driver tells the adapter as many bits of the length, and the application nothing of it.
+  // The driver passes only so many bits of the length to the adapter, without an error.
   entry.length =
       limits.region_bits < 64 ? length & ((uint64_t{1} << limits.region_bits) - 1) : length;
   entry.posted = posted_to(process, *context.device, gpu);
@@ -196,7 +196,7 @@ SOFTERDMA_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length,
   return register_memory(pd, address, length, iova, access);
 }
 
-/// A dmabuf of a simulated GPU is a file that can be mapped.
+/// The dmabuf of a simulated GPU is a file that can be mapped.
 SOFTERDMA_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova,
                                         int fd, int access) {
   struct stat status {};

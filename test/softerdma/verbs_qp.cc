@@ -1,4 +1,4 @@
-// Queue pairs: creation, states, connections, and the end of them.
+// Creation, states, connections and destruction of queue pairs.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ int refuse(const ibv_qp_init_attr& init, const Limits& limits) {
   return 0;
 }
 
-/// Queue pairs of all living processes on the same device.
+/// Counts the queue pairs of all living processes on the same device.
 uint64_t host_qps(Process& process, const Device& device) {
   uint64_t sum = 0;
   for (const ProcessEntry& entry : process.fabric.shared().processes) {
@@ -45,7 +45,7 @@ uint64_t host_qps(Process& process, const Device& device) {
   return sum;
 }
 
-/// A free number; they come round as late as possible. Caller holds Process::mutex.
+/// Returns a free number. A number is used again as late as possible. Caller holds Process::mutex.
 uint32_t take_number(Process& process) {
   for (uint32_t i = 0; i < kQpsPerProcess; ++i) {
     uint32_t index = (process.next_qp + i) % kQpsPerProcess;
@@ -115,7 +115,7 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& init) {
   return qp.release();
 }
 
-/// Posted receives that no packet will fill.
+/// Flushes posted receives, which no packet will fill.
 void flush_receives(Qp& qp) {
   std::lock_guard guard(qp.rq_lock);
   QpShared& shared = qp.shared();
@@ -136,7 +136,7 @@ void flush_pending(Qp& qp) {
   qp.pending.clear();
 }
 
-/// Everything forgotten, as if just created. Caller holds Process::mutex.
+/// Returns the queue pair to its state after creation. Caller holds Process::mutex.
 void reset(Process& process, Qp& qp) {
   qp.become(IBV_QPS_RESET);
   quiesce(process, qp);
@@ -170,7 +170,8 @@ bool allowed(ibv_qp_state from, ibv_qp_state to) {
   }
 }
 
-/// Compat: the address vector and the number are all that counts; the rest is taken and ignored.
+/// Compat mode uses only the address vector and the queue pair's number, and ignores other
+/// attributes.
 int set_peer(Qp& qp, const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_DEST_QPN) != 0) qp.dest_qpn = attr.dest_qp_num;
   if ((mask & IBV_QP_AV) != 0) {
@@ -185,7 +186,8 @@ int set_peer(Qp& qp, const ibv_qp_attr& attr, int mask) {
   return 0;
 }
 
-/// Whether a process that was in our memory has ended since; its slot may have another by now.
+/// Returns true if the process that accessed this one's memory has ended. Another process may have
+/// its slot by now.
 bool is_dead(Process& process, uint64_t busy) {
   auto slot = static_cast<uint32_t>(busy) - 1;
   auto generation = static_cast<uint32_t>(busy >> 32);
@@ -193,8 +195,8 @@ bool is_dead(Process& process, uint64_t busy) {
          !process.fabric.alive(slot);
 }
 
-/// Compat: the process on the other side, to hear of its death; a claim that it leaves in a queue
-/// of ours would hold up everything behind it.
+/// In compat mode, opens the process on the other side, so that its death is noticed. A slot that
+/// it claimed in this process's queue would block all later ones.
 void meet_peer(Process& process, const Qp& qp) {
   uint32_t slot = qp.dest_qpn >> kQpBits;
   if (slot >= kMaxProcesses) return;
@@ -209,8 +211,9 @@ void quiesce(Process& process, Qp& qp) {
   if (shared.busy.load() == 0) return;
   uint64_t begin = now_ns();
   while (uint64_t busy = shared.busy.load(std::memory_order_acquire)) {
-    // Who dies within leaves his word: what he wrote is over when his process is. Seen by its lock,
-    // not by our thread, which may wait for a mutex that our caller holds.
+    // A process that dies during an access leaves its word here, and writes no more. The record
+    // lock shows its death. The adapter's thread may not notice it, as it may wait for a mutex that
+    // the caller holds.
     if (is_dead(process, busy)) {
       shared.busy.compare_exchange_strong(busy, 0);
       continue;
@@ -277,7 +280,7 @@ int command(const Device& device, bool makes) noexcept {
 }
 
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* init) {
-  // The ibv_wr_* calls, TSO, RSS and the rest: not here.
+  // The ibv_wr_* calls, TSO, RSS and other extensions are not supported.
   if (init->comp_mask != IBV_QP_INIT_ATTR_PD) {
     errno = EOPNOTSUPP;
     return nullptr;
@@ -303,7 +306,7 @@ SOFTERDMA_API int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   auto from = static_cast<ibv_qp_state>(qp.current());
   ibv_qp_state to = attr->qp_state;
   if (!allowed(from, to)) return EINVAL;
-  // Standard: the connection manager alone makes connections.
+  // In standard mode, only the connection manager makes connections.
   if (!qp.compat && (to == IBV_QPS_RTR || to == IBV_QPS_RTS) && from != to) return EOPNOTSUPP;
   qp.attr = *attr;
   switch (to) {
@@ -329,7 +332,7 @@ SOFTERDMA_API int ibv_query_qp(ibv_qp* handle, ibv_qp_attr* attr, int, ibv_qp_in
   *attr = qp.attr;
   attr->qp_state = attr->cur_qp_state = static_cast<ibv_qp_state>(qp.current());
   attr->cap = qp.cap;
-  attr->cap.max_send_wr = qp.sq_blocks;  // in building blocks, as the driver has it
+  attr->cap.max_send_wr = qp.sq_blocks;  // in building blocks, as in the driver
   attr->dest_qp_num = qp.compat ? qp.dest_qpn : 0;
   attr->path_mtu = IBV_MTU_1024;
   attr->port_num = 1;
@@ -366,7 +369,7 @@ SOFTERDMA_API int ibv_destroy_qp(ibv_qp* handle) {
                   qp->qp_num);
       }
     }
-    // Those who poll look it up under these locks.
+    // Threads that poll look the queue pair up under these locks.
     send_cq->lock.lock();
     if (recv_cq != send_cq) recv_cq->lock.lock();
     process.qps[qp->index].store(nullptr);
@@ -380,7 +383,8 @@ SOFTERDMA_API int ibv_destroy_qp(ibv_qp* handle) {
     });
   }
   if (&process == Process::existing()) {
-    // As ibv_get_async_event(3) says: until every event about it is acknowledged.
+    // As ibv_get_async_event(3) says, the call waits until every event about the queue pair is
+    // acknowledged.
     std::unique_lock events(qp->owner->events_mutex);
     qp->owner->acknowledged.wait(events, [qp] {
       const auto& taken = qp->owner->unacknowledged;

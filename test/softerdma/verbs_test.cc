@@ -1,4 +1,4 @@
-// The device's traps and signs, on two compat queue pairs of one process.
+// Tests the device's peculiarities and errors with two compat queue pairs of one process.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -137,7 +137,7 @@ TEST(post_recv_refuses_two_sges_and_a_full_queue) {
   ck_assert_int_eq(sides[0].receive(8), -ENOMEM);
 }
 
-/// Both ends of a connection that was killed: an error, ERR, and one event.
+/// Expects one error event and the state ERR at this end of a killed connection.
 void assert_killed(Side& side) {
   ibv_async_event event{};
   ck_assert_int_eq(ibv_get_async_event(side.context, &event), 0);
@@ -194,7 +194,7 @@ TEST(write_is_refused_where_key_range_or_access_do_not_fit, 3) {
   assert_killed(sides[1]);
 }
 
-/// The driver gives the adapter 32 bits of a length, and says nothing.
+/// The driver passes 32 bits of the length to the adapter, without an error.
 TEST(region_of_four_gigabytes_has_no_byte_for_the_adapter) {
   Side sides[2];
   connect_compat(sides);
@@ -217,7 +217,7 @@ TEST(region_of_four_gigabytes_has_no_byte_for_the_adapter) {
 TEST(regions_run_out) {
   setenv("SOFTERDMA_MAX_MR", "3", 1);
   Side sides[2];
-  connect_compat(sides);  // has two
+  connect_compat(sides);  // the sides have two regions
   ck_assert_ptr_nonnull((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
   ck_assert_ptr_null((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
   ck_assert_int_eq(errno, ENOSPC);
@@ -296,7 +296,7 @@ TEST(error_flushes_receives_unless_that_is_withheld, 2) {
   if (_i == 1) ck_assert_int_eq(softerdma_control("flush withhold"), 0);
   ck_assert_int_eq(sides[0].receive(8, 11), 0);
   modify(sides[0], IBV_QPS_ERR, sides[1]);
-  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);  // taken, as the real driver does
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);  // the real driver takes it, too
   if (_i == 1) {
     ck_assert(sides[0].quiet());
     return;
@@ -402,7 +402,7 @@ TEST(fault_delays_completions) {
   ck_assert(std::chrono::steady_clock::now() - begin >= std::chrono::microseconds(3000));
 }
 
-/// Of one queue the order stays; of two, what was done last comes first.
+/// Completions of one queue pair stay in order. Between two, the latest comes first.
 TEST(fault_reorders_completions_between_queue_pairs) {
   Side sides[2];
   connect_compat(sides);
@@ -468,7 +468,7 @@ TEST(fault_fails_a_registration) {
   ck_assert_ptr_nonnull((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
 }
 
-/// Whoever handles the event may look at the queue pair until then.
+/// The thread that handles the event may look at the queue pair before it acknowledges.
 TEST(queue_pair_outlives_the_events_about_it) {
   Side sides[2];
   connect_compat(sides);
@@ -503,7 +503,8 @@ TEST(port_down_is_an_event_and_exhausts_the_retries) {
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_RETRY_EXC_ERR);
 }
 
-/// The child connects to the parent and dies; compat: nobody notices until something is sent.
+/// The child connects to the parent and dies. In compat mode, this shows only when the parent
+/// sends.
 TEST(dead_peer_is_silent_until_the_retries_are_exhausted) {
   int to_child[2], to_parent[2];
   ck_assert(pipe(to_child) == 0 && pipe(to_parent) == 0);
@@ -541,7 +542,7 @@ TEST(dead_peer_is_silent_until_the_retries_are_exhausted) {
   ck_assert_int_eq(mine.wait().status, IBV_WC_RETRY_EXC_ERR);
 }
 
-/// The word that a process leaves in the queue pair that it was writing to when it was killed.
+/// A process that is killed during a write leaves its word in the target's queue pair.
 TEST(a_peer_killed_in_the_middle_of_an_access_is_let_go) {
   int to_parent[2];
   ck_assert(pipe(to_parent) == 0);
@@ -565,12 +566,12 @@ TEST(a_peer_killed_in_the_middle_of_an_access_is_let_go) {
                                       std::to_string(number & (kQpsPerProcess - 1)));
   ck_assert(!!queue);
   auto& busy = queue.as<QpShared>()->busy;
-  busy.store(QpShared::busy_word(slot, 1));  // the first process in that place
+  busy.store(QpShared::busy_word(slot, 1));  // the first process with this slot
   kill(child, SIGKILL);
   ck_assert_int_eq(waitpid(child, nullptr, 0), child);
   modify(sides[0], IBV_QPS_ERR, sides[1]);
   ck_assert_uint_eq(busy.load(), 0);
-  // Likewise once somebody else has taken the place of the dead.
+  // The word is cleared also if another process has taken the dead one's slot.
   busy.store(QpShared::busy_word(number >> kQpBits, 0));
   ck_assert_int_eq(ibv_dereg_mr(sides[0].mr), 0);
   ck_assert_uint_eq(busy.load(), 0);

@@ -20,7 +20,7 @@ using transport::shm::ControlType;
 using transport::shm::Options;
 using transport::shm::PtracerPolicy;
 
-/// Counts who is named a tracer, and names nobody.
+/// Counts the calls of set_ptracer(), and executes none.
 struct Namings final : transport::shm::CmaCalls {
   int set_ptracer(unsigned long) noexcept override {
     ++count;
@@ -61,7 +61,7 @@ Control hear_control(Impostor& peer) {
   return control;
 }
 
-/// Whatever the peer said before has been heard, and was not answered.
+/// Fails unless the peer's earlier messages were handled without an answer.
 void expect_no_answer(Impostor& peer) {
   ask(peer, ControlType::prove);
   ck_assert_uint_eq(unsigned(hear_control(peer).type), unsigned(ControlType::proof));
@@ -74,7 +74,7 @@ TEST(a_peer_that_the_application_never_addressed_may_not_trace_this_process) {
   ask(peer, ControlType::admit);
   expect_no_answer(peer);
   ck_assert_uint_eq(asked.namings.count, 0);
-  asked.link_to(921).addressed();  // another one
+  asked.link_to(921).addressed();  // addresses another peer
   asked.side.poll();
   expect_no_answer(peer);
   ck_assert_uint_eq(asked.namings.count, 0);
@@ -93,7 +93,7 @@ TEST(a_peer_may_trace_this_process_once_the_application_addresses_it) {
   ck_assert_int_eq(answer.value, 0);
   ck_assert_uint_eq(asked.namings.count, 1);
   asked.link_to(922).addressed();
-  expect_no_answer(peer);  // one answer was owed
+  expect_no_answer(peer);  // the second request gets no answer of its own
 }
 
 TEST(a_peer_that_was_addressed_before_is_answered_at_once) {
@@ -118,8 +118,8 @@ TEST(the_policies_any_and_none_do_not_ask_whom_the_application_addressed) {
   }
 }
 
-/// A name is believed of who connects while the queue of who listens under it is full: good enough
-/// for packets, not for rights.
+/// While the queue of the listener with the claimed name is full, the name of a peer is not
+/// verified. Such a peer may send packets, but gets no rights.
 TEST(a_name_that_could_not_be_verified_gives_no_rights) {
   Asked asked;
   asked.link_to(925).addressed();
@@ -138,7 +138,7 @@ TEST(a_name_that_could_not_be_verified_gives_no_rights) {
   ck_assert(peer.greet_as(asked.side.name, 925));
   ask(peer, ControlType::admit);
   expect_no_answer(peer);
-  // Nor does the nonce of that greeting prove the next one.
+  // A later greeting is not verified by the nonce of that greeting, either.
   Impostor again;
   again.nonce = uint64_t(getpid()) << 16 | 925;
   ck_assert(again.greet_as(asked.side.name, 925));

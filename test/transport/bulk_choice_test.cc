@@ -7,7 +7,7 @@
 #include "fake/bulk_channel.h"
 #include "libcheck.h"
 
-/// Copies through the slots where CMA is permitted.
+/// Tests when a channel copies through its slots although CMA is permitted.
 namespace erdma::transport::shm {
 namespace {
 
@@ -19,7 +19,8 @@ TEST(copy_by_choice_is_read_where_the_sender_stops_coming, 8) {
     channel.out.poll();
   }
   for (int i = 0; i < kManyPolls && channel.in.active(); ++i) {
-    ck_assert(channel.in.ready());  // nothing would wake a receiver that sleeps now
+    // A receiver that is not ready may sleep, and nothing would wake it.
+    ck_assert(channel.in.ready());
     channel.in.poll(channel.sink);
   }
   assert_done_once(channel.sink, 7, 0);
@@ -27,7 +28,7 @@ TEST(copy_by_choice_is_read_where_the_sender_stops_coming, 8) {
   ck_assert_uint_gt(channel.in_counters.cma_read_bytes, 0);
   ck_assert_uint_eq(channel.in_counters.cma_read_bytes + channel.in_counters.bounce_in_bytes,
                     message.length);
-  // The next one does not wait for that sender; one after it does again, and is copied.
+  // The next message does not wait for that sender. The message after it does, and is bounced.
   const uint64_t bounced = channel.in_counters.bounce_in_bytes;
   Message next(channel, 64 * kKiB, 8);
   channel.run();
@@ -54,7 +55,7 @@ CoreSharing::Usage pushed_aside() noexcept {
   return usage;
 }
 
-/// For a long time, by many others.
+/// Makes `core` look as if other threads had used it for a long time.
 void share(CoreSharing& core) {
   core = CoreSharing(pushed_aside);
   core.judge(1'000'000'000);
@@ -62,7 +63,7 @@ void share(CoreSharing& core) {
   ck_assert(core.shared());
 }
 
-/// Whichever of both sides it is, and whether copies would be preferred or not.
+/// Rows: the core of the sender or of the receiver is shared; copies are preferred or not.
 TEST(where_a_core_is_shared_the_receiver_reads_alone, 4) {
   Channel channel(_i % 2 ? Ways::chosen : Ways::dual);
   share(_i / 2 ? channel.in_core : channel.out_core);
@@ -136,13 +137,13 @@ TEST(rates_without_the_sender_are_no_rates_of_cma) {
     Message message(channel, 64 * kKiB, token);
     channel.run();
   }
-  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);  // CMA's trials come yet
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);  // CMA is still in its trials
   Message message(channel, 64 * kKiB, token);
   channel.run();
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 64 * kKiB);
 }
 
-/// One transfer without the sender: the calls that it took.
+/// Makes one transfer without the sender and returns its number of CMA calls.
 unsigned calls_alone(Channel& channel, uint64_t token) {
   const unsigned before = channel.calls.read.calls;
   Message message(channel, 256 * kKiB, token);
@@ -155,7 +156,7 @@ unsigned calls_alone(Channel& channel, uint64_t token) {
 
 TEST(sender_that_leaves_its_half_is_asked_ever_more_rarely) {
   Channel channel(Ways::dual);
-  channel.out.poll();  // says that it may write
+  channel.out.poll();  // tells the receiver that the sender may write
   uint64_t token = 0;
   for (unsigned alone : {1u, 2u, 4u, 8u, 16u, 16u}) {
     ck_assert_uint_eq(calls_alone(channel, ++token), 2);
@@ -188,14 +189,14 @@ TEST(sender_that_takes_its_half_is_asked_again) {
   }
 }
 
-/// `right`: the calls are on the peer's memory. `dead`: the kernel says that the peer is,
-/// afterwards.
+/// `right`: the CMA calls reach the peer's memory. `dead`: after the read, the kernel reports that
+/// the peer has ended.
 int status_of_read(bool right, bool dead, size_t limit = SIZE_MAX) {
   Channel channel(Ways::read_only);
   channel.reader.identity = own_cma_identity();
   if (!right) ++channel.reader.identity.nonce;
   channel.calls.read = {1, 1, 0, limit};
-  const int exited = eventfd(dead, EFD_CLOEXEC);  // readable, as a pidfd is then
+  const int exited = eventfd(dead, EFD_CLOEXEC);  // a pidfd is readable once its process ended
   channel.reader.life = std::make_shared<PeerLife>(util::Fd(exited), channel.clock);
   Message message(channel, 64 * kKiB);
   for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
@@ -216,7 +217,7 @@ TEST(read_that_ended_before_the_nonce_asks_whether_the_peer_lives) {
   }
 }
 
-/// Where the kernel has no pidfd, nothing else would tell.
+/// Without a pidfd, only the nonce shows that the memory belongs to another process.
 TEST(read_of_another_nonce_was_of_a_stranger) {
   ck_assert_int_eq(status_of_read(false, true), -FI_ECONNRESET);
   ck_assert_int_eq(status_of_read(false, false), -FI_ECONNRESET);

@@ -21,7 +21,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// What the two processes of a test share besides the channel.
+/// Memory that the two processes of a test share in addition to the channel.
 struct Meeting {
   std::atomic<int> phase;
   RemoteKey remote_key;
@@ -47,7 +47,7 @@ void wait_for(const std::atomic<int>& phase, int at_least) {
 }
 
 struct Refusal {
-  bool reads, writes;  ///< refused: to the receiver, to the sender
+  bool reads, writes;  ///< refused to the receiver and to the sender
   int error;
 };
 constexpr Refusal kRefusals[] = {
@@ -60,7 +60,8 @@ unsigned char byte_at(size_t i) {
   return static_cast<unsigned char>(i * 31 + (i >> 12));
 }
 
-/// The sender's process. Probes before, or (late) loses the right only after, the probe.
+/// Runs the sender's process. If `late`, the process loses its right after the probe, otherwise
+/// before it.
 [[noreturn]] void be_sender(Meeting& meeting, void* shared, size_t length, const Refusal& refusal,
                             bool late) {
   prctl(PR_SET_DUMPABLE, 1);
@@ -123,7 +124,7 @@ void receive(Meeting& meeting, void* shared, size_t length, const Refusal& refus
 }
 
 void run_two_processes(size_t length, const Refusal& refusal, bool late) {
-  // Without privileges, so that only ownership decides; a test run by a user has none anyway.
+  // The test drops its privileges so that only ownership decides.
   if (geteuid() == 0)
     ck_assert(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
   prctl(PR_SET_DUMPABLE, 1);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr CmaCall kCalls[] = {CmaCall::read, CmaCall::write};
 
-/// The sender shared `there`; `here` is the receiver's.
+/// The sender shares `there`. The receiver's local memory is `here`.
 struct RegionChannel {
   RegionChannel(CmaCall call_, size_t length_)
       : channel(Ways::dual),
@@ -103,7 +103,7 @@ TEST(a_sender_that_reads_a_stranger_takes_no_further_part) {
 
 TEST(a_sender_helps_only_with_what_it_lent, std::size(kCalls)) {
   RegionChannel region(kCalls[_i], 2 * kMiB);
-  // The other way round, as a hostile peer may ask.
+  // A hostile receiver asks for the other direction.
   region.call = kCalls[1 - _i];
   region.access();
   region.channel.in.poll(region.channel.sink);
@@ -132,7 +132,7 @@ TEST(a_recall_ends_it, std::size(kCalls)) {
   region.access();
   region.run_alone();
   region.expect(-FI_EBUSY);
-  // The sender that is at it knows, too.
+  // A sender that is moving a chunk learns of the revocation as well.
   RegionChannel other(kCalls[_i], 3 * kMiB);
   other.access();
   other.channel.in.poll(other.channel.sink);
@@ -146,8 +146,8 @@ TEST(a_recall_ends_it, std::size(kCalls)) {
   other.expect(-FI_EBUSY);
 }
 
-/// The owner that revocations waits for nobody who is outside; so who hears of a revocation may not
-/// go on with what it began before.
+/// An owner that revokes memory does not wait for peers that are outside it. Therefore a peer that
+/// has heard of the revocation does not go on with a transfer that it began before.
 TEST(a_recall_that_was_heard_ends_it, std::size(kCalls)) {
   RegionChannel region(kCalls[_i], 3 * kMiB);
   region.access();
@@ -160,7 +160,7 @@ TEST(a_recall_that_was_heard_ends_it, std::size(kCalls)) {
   ck_assert_uint_eq(region.moved_by(region.channel.in_counters), moved);
 }
 
-/// The sender took a chunk, and has not said yet that it is moved: it may be writing.
+/// The sender has taken a chunk and not reported it as moved, so it may still be writing.
 TEST(a_recall_ends_it_when_nobody_writes_any_more) {
   RegionChannel region(CmaCall::read, 3 * kMiB);
   fake::CmaCalls::Plan& plan = region.channel.calls.write;

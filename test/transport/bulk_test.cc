@@ -107,7 +107,8 @@ TEST(receiver_that_may_not_read_waits_until_sender_is_attached, 2) {
   channel.out.attach(channel.shared);
   ck_assert(channel.in.ready());
   ck_assert(channel.out.ready());
-  ck_assert_int_gt(channel.out.poll(), 0);  // so that the polling side wakes the receiver
+  // A positive result makes the polling side wake the receiver.
+  ck_assert_int_gt(channel.out.poll(), 0);
   ck_assert(!channel.out.ready());
   channel.run();
   assert_done_once(channel.sink, 7, 0);
@@ -180,7 +181,7 @@ void plan(fake::CmaCalls::Plan& plan, const Fault& fault, unsigned k) {
   plan.limit = fault.limit;
 }
 
-/// One message whose k-th call fails. Returns false once k is beyond the calls that were made.
+/// Runs one message whose k-th call fails. Returns false once the message makes fewer than k calls.
 bool survive_fault(Ways ways, const Fault& fault, unsigned k, bool reads, bool writes) {
   Channel channel(ways);
   if (reads) plan(channel.calls.read, fault, k);
@@ -279,7 +280,7 @@ TEST(withdrawal_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays)))
   channel.out.revoke(message.remote_key);
   const uint64_t written =
       channel.out_counters.cma_write_bytes + channel.out_counters.bounce_out_bytes;
-  message.from = Pieces(0, 1, 0);  // ASan tells if it is touched by the sender from now on
+  message.from = Pieces(0, 1, 0);  // ASan reports an access by the sender from now on
   if (permits_reads(ways)) channel.out.poll();
   channel.run();
   assert_done_once(channel.sink, 7, -FI_ECANCELED);
@@ -289,7 +290,7 @@ TEST(withdrawal_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays)))
                     written + kMiB);
 }
 
-/// More than run at a time, of two groups in turn.
+/// There are more messages, of two groups in turn, than run at a time.
 TEST(one_group_ends_and_the_others_go_on, 6 * int(std::size(kWays))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
   Channel channel(ways);
@@ -306,7 +307,7 @@ TEST(one_group_ends_and_the_others_go_on, 6 * int(std::size(kWays))) {
   for (const auto& message : messages) {
     if (message->token % 2 == 0) continue;
     assert_done_once(channel.sink, message->token, -FI_ECANCELED);
-    message->to = Pieces(0, 1, 0);  // ASan tells if it is touched from now on
+    message->to = Pieces(0, 1, 0);  // ASan reports an access from now on
   }
   channel.run();
   for (const auto& message : messages) {
@@ -331,7 +332,7 @@ TEST(cancel_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWay
   channel.in.cancel(channel.sink, -FI_ECONNRESET);
   for (const auto& message : messages) {
     assert_done_once(channel.sink, message->token, -FI_ECONNRESET);
-    message->to = Pieces(0, 1, 0);  // ASan tells if it is touched from now on
+    message->to = Pieces(0, 1, 0);  // ASan reports an access from now on
   }
   ck_assert(!channel.in.active());
   for (int i = 0; i < 100; ++i) {
@@ -351,17 +352,17 @@ TEST(malformed_exposure_is_refused) {
   ck_assert_int_eq(channel.in.start(good, to.iov, 1, kMiB + 1, 1), -FI_EINVAL);
   ck_assert_int_eq(channel.in.start(good, to.iov, kMaxIov + 1, kMiB, 1), -FI_EINVAL);
   RemoteKey bad = good;
-  for (const size_t length : {kMiB, size_t{0}}) {  // nothing is no reason to believe it
+  for (const size_t length : {kMiB, size_t{0}}) {  // the key of an empty transfer is checked, too
     for (const size_t size : {size_t{0}, size_t{15}, size_t(good.size - 1), size_t{255}}) {
       bad.size = uint8_t(size);
       ck_assert_int_eq(channel.in.start(bad, to.iov, 1, length, 1), -FI_EINVAL);
     }
     bad = good;
-    bad.bytes[1] = std::byte{5};  // pieces
+    bad.bytes[1] = std::byte{5};  // number of pieces
     ck_assert_int_eq(channel.in.start(bad, to.iov, 1, length, 1), -FI_EINVAL);
     bad = good;
   }
-  const uint32_t none = transport::shm::kMaxShared;  // the first index that there is not
+  const uint32_t none = transport::shm::kMaxShared;  // the first index beyond the table
   std::memcpy(bad.bytes + 4, &none, sizeof(none));
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   bad = good;
@@ -390,7 +391,7 @@ TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
   ck_assert_uint_eq(channel.out_counters.cma_write_bytes, 0);
 }
 
-/// Writes nonsense over the words that one side trusts least: those of the other.
+/// Writes nonsense over the shared words that the other side writes.
 void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) {
   const auto word = [&random]() -> uint64_t {
     const uint64_t a = random(), b = random();
@@ -398,7 +399,7 @@ void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) 
       case 0:
         return a << 33 ^ b;
       case 1:
-        return a % 8 << 32 | b % 40;  // a generation and a count that look right
+        return a % 8 << 32 | b % 40;  // plausible generation and count
       case 2:
         return UINT64_MAX - b % 3;
       default:
@@ -447,7 +448,8 @@ TEST(receiver_survives_a_sender_that_writes_nonsense, 10 * int(std::size(kWays))
 TEST(sender_survives_a_receiver_that_writes_nonsense, 10 * int(std::size(kWays))) {
   std::minstd_rand random(unsigned(_i) + 1);
   Channel channel(kWays[size_t(_i) % std::size(kWays)]);
-  // The fake writes where the ticket says, as a kernel would into another process: keep it at home.
+  // The fake kernel would write to any address in a ticket, also in this process; so each write
+  // fails.
   channel.calls.write.first = 1;
   channel.calls.write.last = fake::CmaCalls::kForever;
   channel.calls.write.error = EFAULT;
@@ -508,7 +510,7 @@ TEST(a_sender_that_left_before_it_attached_spoils_a_read_under_way) {
   assert_done_once(channel.sink, message.token, -FI_ECANCELED);
 }
 
-/// Its store may have been on the way since then.
+/// The store of such a stop may have been delayed since that generation.
 TEST(a_stop_of_an_older_generation_means_nothing) {
   Channel channel(Ways::dual);
   BulkShared& page = shared_page(channel.shared);

@@ -1,4 +1,4 @@
-// What a user who set no log variable sees of a refused CMA.
+// Tests what a user who set no log variable sees of a refused CMA.
 #include <cerrno>
 #include <string>
 
@@ -11,13 +11,13 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// In the forked child of each test.
+/// Runs in the forked child of each test.
 void set_up() {
   test::g_log_level = -1;
   test::g_log.clear();
 }
 
-/// Another user's, of which reading was refused with `error`.
+/// Returns a peer of another user, whose memory this process was refused to read with `error`.
 CmaPeer stranger(int error) {
   CmaPeer peer;
   peer.pid = 4711;
@@ -30,7 +30,7 @@ CmaPeer stranger(int error) {
 
 TEST_CASE(.set_up = set_up);
 
-/// Peers, calls and links come and go, the cause is one.
+/// The refusals have one cause, although they concern several peers, calls and links.
 TEST(refusals_of_any_number_of_peers_are_one_line) {
   const test::CapturedStderr error_output;
   Counters counters;

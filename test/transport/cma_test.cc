@@ -29,7 +29,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// A /proc of files, gone with the object.
+/// A directory that stands for /proc. The destructor removes it.
 class FakeProc {
  public:
   FakeProc() {
@@ -210,7 +210,7 @@ TEST(only_a_refusal_of_reading_asks_for_a_proof_by_writing) {
   CmaPeer peer = peer_of_self();
   CmaCalls calls;
   probe(calls, false, peer);
-  ck_assert(!wants_proof(peer));  // switched off is not refused
+  ck_assert(!wants_proof(peer));  // a peer that switched CMA off has refused nothing
 }
 
 TEST(a_mark_is_found_in_its_word_alone) {
@@ -250,7 +250,7 @@ struct Pipe {
 
 TEST(probe_does_not_take_a_forked_child_for_its_parent) {
   drop_privileges();
-  // The child has the same addresses. Its word is its own, and it is not the parent's nonce.
+  // The child has the same addresses, and its own nonce at the address of its parent's nonce.
   CmaPeer peer = peer_of_self();
   Pipe ready, over;
   const pid_t child = fork();
@@ -284,14 +284,14 @@ TEST(probe_fails_on_a_process_that_is_gone) {
   ck_assert_int_eq(peer.read.error, ESRCH);
 }
 
-// A target that is not dumpable refuses, but may call. A process in a child user namespace may not
-// call, but is no worse a target.
+// Other processes may not access a process that is not dumpable, but it may access them. A process
+// in a child user namespace may not access its parent, but its parent may access it.
 TEST(permission_can_differ_by_direction, 2) {
   const bool by_namespace = _i == 1;
   drop_privileges();
   CmaPeer child_seen{0, {}, {}, {}};
   const CmaPeer parent = peer_of_self();
-  // Under Yama a child may not read its parent either way; that is not what this is about.
+  // Under Yama a child may not read its parent in either case, so the test would show nothing.
   if (parent.identity.ptrace_scope > 0) return;
   Pipe to_parent, to_child;
   const pid_t child = fork();
@@ -310,7 +310,7 @@ TEST(permission_can_differ_by_direction, 2) {
   }
   to_parent.close_end(1);
   const ssize_t got = read(to_parent.ends[0], &child_seen.identity, sizeof(CmaIdentity));
-  if (got == 0) {  // no user namespaces for users here
+  if (got == 0) {  // the host permits no user namespaces
     int status = 0;
     waitpid(child, &status, 0);
     ck_assert_int_eq(WEXITSTATUS(status), 77);
@@ -378,7 +378,7 @@ constexpr AncestorCase kAncestorCases[] =
     {
         {32, 0, 20},        {41, 0, 20},       {45, 0, 10},
         {311, 0, 31},       {20, 0, 20},       {50, -FI_EPERM, 0},
-        {60, -FI_EPERM, 0}, {0, -FI_EPERM, 0}, {9999, -FI_EPERM, 0},  // already gone
+        {60, -FI_EPERM, 0}, {0, -FI_EPERM, 0}, {9999, -FI_EPERM, 0},  // no such process
 };
 
 TEST(admission_names_the_nearest_common_ancestor, std::size(kAncestorCases)) {
@@ -389,7 +389,7 @@ TEST(admission_names_the_nearest_common_ancestor, std::size(kAncestorCases)) {
   ck_assert_uint_eq(job.calls.named, c.named);
 }
 
-/// As pids are used again while /proc is read.
+/// /proc can show such a circle if pids are reused while it is read.
 TEST(admission_names_no_process_of_a_circle_of_parents) {
   Job job;
   job.proc.process(70, 71);
@@ -440,7 +440,7 @@ TEST(admission_obeys_the_policy) {
 
 TEST(admission_hands_on_what_the_kernel_says) {
   Job job;
-  job.calls.ptracer_status = -EINVAL;  // no Yama
+  job.calls.ptracer_status = -EINVAL;  // a kernel without Yama
   Admission admission(job.proc.fs());
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 32), -EINVAL);
 }

@@ -16,7 +16,7 @@
 #include "util/clock.h"
 #include "util/socket_address.h"
 
-/// What tests of any transport share.
+/// Helpers for the tests of all transports.
 namespace erdma::test {
 
 inline util::SocketAddress address_of(const char* ip, uint16_t port) {
@@ -27,7 +27,7 @@ inline util::SocketAddress address_of(const char* ip, uint16_t port) {
   return util::SocketAddress::from_sockaddr(&address, sizeof(address));
 }
 
-/// Keeps every upcall.
+/// Keeps the arguments of every upcall.
 struct RecordingSink final : transport::Sink {
   struct Packet {
     transport::Link* link;
@@ -88,7 +88,7 @@ inline std::vector<std::byte> pattern(size_t length, unsigned seed) {
   return bytes;
 }
 
-/// A transport with its upcalls.
+/// A transport with its sink.
 struct Side {
   std::unique_ptr<transport::Transport> owned;
   transport::Transport* transport = nullptr;
@@ -99,14 +99,14 @@ struct Side {
   int poll() { return transport->poll(*sink); }
 };
 
-/// Two endpoints that can reach each other; of a loopback transport, one endpoint twice.
+/// Two endpoints that can reach each other. For a loopback transport, both are one endpoint.
 struct Pair {
   Side a, b;
   void poll() {
     a.poll();
     if (b.transport && b.transport != a.transport) b.poll();
   }
-  /// Polls both until `condition`; false after `seconds`: a test that hangs says so.
+  /// Polls both sides until `condition`. Returns false after `seconds`.
   template <typename Condition>
   bool poll_until(Condition condition, unsigned seconds = 20) {
     const util::SystemClock clock;
@@ -120,7 +120,7 @@ struct Pair {
   transport::Link& a_to_b() { return **a.transport->link_to(b.name); }
   transport::Link& b_to_a() { return **b.transport->link_to(a.name); }
 
-  /// send() until it is taken. 0 or the final error.
+  /// Repeats send() until the link takes the packet. Returns 0 or the final error.
   int send(transport::Link& link, uint64_t number, const void* payload, size_t length) {
     const iovec iov{const_cast<void*>(payload), length};
     int rc = -1;

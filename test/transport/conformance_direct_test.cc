@@ -1,13 +1,13 @@
 #include "transport/conformance_pairs.h"
 
-/// Direct access to a peer's memory, by every transport that has it; the others say so.
+/// Tests direct access to a peer's memory with every transport. Transports without it must say so.
 namespace erdma::test {
 namespace {
 
-/// Memory of a's that b may access.
+/// Memory of a that b may access.
 struct Opened {
   Opened(Pair& pair, size_t size, bool reads = true, bool writes = true) : bytes(size) {
-    // b has heard of a: until then it may have to be silent.
+    // b may refuse to access memory of a before it has received a packet of a.
     ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
     ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
     const transport::OptionalInterfaces& link = pair.a_to_b().optional();
@@ -25,7 +25,8 @@ struct Opened {
   RemoteKey described;
 };
 
-/// Posts it, from b to a; what is over at once is done, too.
+/// Posts an access from b to a. If it is done at once, reports its completion as the transport
+/// would.
 int access(Pair& pair, bool reads, const transport::RemoteRange& range, const iovec* local,
            size_t count, uint64_t token, bool until_placed = false) {
   const int rc = reads ? pair.b_to_a().get(range, local, count, token)
@@ -194,7 +195,7 @@ void find_no_room(int factory, bool by_short) {
     ck_assert(!done[each.token]);
     done[each.token] = true;
   }
-  // A read sees the write before it.
+  // A read returns the value of the write before it.
   for (size_t i = 1; i < values.size(); i += 2) ck_assert_uint_ge(values[i], i - 1);
 }
 
@@ -231,7 +232,7 @@ TEST(memory_that_was_closed_is_not_touched_and_costs_the_link, g_factories.size(
   }
 }
 
-/// While it is under way, and until its user has heard of it, nothing else is accessed either.
+/// After a revocation, b accesses no other memory of a until on_revoked().
 TEST(what_was_recalled_is_not_touched, g_factories.size()) {
   for (const size_t size : {size_t{8}, size_t{1'000'000}}) {
     for (const bool reads : {false, true}) {
@@ -280,7 +281,7 @@ TEST(the_fast_path_to_memory_that_was_closed_costs_the_link, g_factories.size())
     ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
     ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);
     ck_assert_uint_eq(pair.b.sink->dones.back().token, 5);
-    // What the link says: the operation itself can't know better.
+    // The operation ends with the status of the link, as nothing more exact is known.
     ck_assert_int_eq(pair.b.sink->dones.back().status, pair.b.sink->downs.front().status);
     ck_assert_uint_eq(pair.b.sink->downs.front().dones_before, before + 1);
     ck_assert(there.bytes == std::vector<std::byte>(8));

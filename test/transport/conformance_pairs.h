@@ -17,8 +17,9 @@
 #include "transport/verbs/registration.h"
 #include "transport/verbs/verbs_transport.h"
 
-/// A pair of each transport: shared memory here, the NIC's on the simulated adapter. The tests
-/// of a file that includes this run for each of g_factories and make() a pair of `_i`.
+/// Makes a pair of endpoints of each transport: shared memory on this host, and the verbs transport
+/// on the simulated adapter. The tests of a file that includes this header run once for each of
+/// g_factories and make() a pair of `_i`.
 
 namespace erdma::test {
 namespace {
@@ -50,12 +51,12 @@ void shm_pair_without_cma(Pair& pair) {
 
 void shm_pair_without_hot_rings(Pair& pair) {
   transport::shm::Options options;
-  options.hot_peers = 0;  // at least one: taken by nobody that sends fewer than 16 messages
+  options.hot_peers = 0;  // there is one; peers that send fewer than 16 messages do not take it
   open_shm(pair.a, options);
   open_shm(pair.b, options);
 }
 
-/// As endpoints with FI_HMEM have it.
+/// Puts the staging transport of FI_HMEM endpoints on top of a side.
 void stage(Side& side) {
   hmem::Cuda* const cuda = hmem::Cuda::get();
   ck_assert_ptr_nonnull(cuda);
@@ -69,7 +70,7 @@ void shm_pair_staged(Pair& pair) {
   stage(pair.b);
 }
 
-/// Outlive the sides of a test, which is a process of its own.
+/// Both outlive the sides of a test; each test is a process of its own.
 std::unique_ptr<transport::verbs::Device> g_device;
 std::unique_ptr<transport::verbs::RegistrationCache> g_cache;
 
@@ -89,7 +90,7 @@ void open_verbs(Side& side, const transport::verbs::Options& options, bool regis
   side.owned = std::move(*opened);
 }
 
-/// What a test of this program ends with.
+/// Runs at the end of each test.
 void close_device() {
   g_cache.reset();
   g_device.reset();
@@ -115,7 +116,7 @@ void verbs_to_itself(Pair& pair) {
 struct Factory {
   const char* name;
   void (*make)(Pair& pair);
-  /// revoke() takes the memory away from a peer that does not keep to the rules, too.
+  /// revoke() also takes the memory away from a peer that breaks the rules.
   bool revokes;
 };
 const Factory kShm[] = {{"shm", shm_pair, true},

@@ -1,11 +1,11 @@
 #include "transport/conformance_pairs.h"
 
-/// The rules of transport/transport.h, held against every transport: shared memory here, the NIC's
-/// on the simulated adapter.
+/// Checks the rules of transport/transport.h with every transport: shared memory on this host, and
+/// the verbs transport on the simulated adapter.
 namespace erdma::test {
 namespace {
 
-/// From a to b, once a packet has come that way.
+/// Returns the link from a to b after one packet has arrived on it.
 Link& met_link(Pair& pair) {
   Link& link = pair.a_to_b();
   ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
@@ -88,7 +88,7 @@ TEST(a_full_link_says_again_and_goes_on_after_poll, g_factories.size()) {
   const iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
   uint64_t sent = 1;
   while (sent < 1'000'000 && !link.send(numbered(sent), &iov, 1, 88, SendHint::none)) ++sent;
-  if (sent == 1'000'000) return;  // a transport without bounds
+  if (sent == 1'000'000) return;  // the transport has no limit
   ck_assert_int_eq(link.send(numbered(sent), &iov, 1, 88, SendHint::none), -FI_EAGAIN);
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, sent); }));
   ck_assert_int_eq(pair.send(link, sent, bytes.data(), 88), 0);
@@ -113,7 +113,7 @@ TEST(both_directions_name_the_peer_by_the_same_link, g_factories.size()) {
 void expose_to_b(Pair& pair, const iovec* iov, size_t count, size_t length, Access access,
                  RemoteKey& remote_key) {
   Link& link = pair.a_to_b();
-  // The remote key travels in a packet, so the link is there once it is used.
+  // A remote key travels in a packet, so the link is connected before the key is used.
   ck_assert(pair.poll_until([&] {
     const int rc = link.share(iov, count, length, access, remote_key);
     ck_assert(rc == 0 || rc == -FI_EAGAIN);
@@ -212,7 +212,7 @@ TEST(what_no_link_takes_is_refused_and_the_next_is_not, g_factories.size()) {
   const auto send = [&](size_t length) {
     return link.send(numbered(length), &whole, 1, length, SendHint::none);
   };
-  // How much it takes may change with every poll.
+  // The limit may change with every poll.
   ck_assert_int_eq(send(bytes.size()), -FI_EMSGSIZE);
   ck_assert_int_eq(send(link.limits().eager + 1), -FI_EMSGSIZE);
   ck_assert_int_eq(send(link.limits().eager), 0);

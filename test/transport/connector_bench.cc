@@ -6,8 +6,8 @@
 #include "transport/connector_endpoint.h"
 #include "transport/simulated_device.h"
 
-/// How many connections a second two endpoints set up, each with its queue pair and receives, and
-/// take down again; on the simulated adapter or the first device. Not part of make check.
+/// Measures how many connections per second two endpoints set up and take down, each with its queue
+/// pair and receives. Runs on the simulated adapter or the first device, and not in make check.
 namespace erdma::test {
 namespace {
 
@@ -18,7 +18,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// All of `peers` connect to one endpoint at once: all up at both ends.
+/// Connects all `peers` to one endpoint at once, and waits until both ends of each connection are
+/// up.
 bool round(const Device& device, std::vector<double>& rates) {
   ConnectorEndpoint hub(device);
   std::vector<std::unique_ptr<ConnectorEndpoint>> peers;
@@ -33,7 +34,7 @@ bool round(const Device& device, std::vector<double>& rates) {
   return true;
 }
 
-/// One after the other.
+/// Sets up connections one after the other.
 bool in_a_row(const Device& device, std::vector<double>& rates) {
   ConnectorEndpoint a(device), b(device);
   const auto begin = std::chrono::steady_clock::now();

@@ -17,8 +17,8 @@ namespace erdma::test {
 
 using namespace transport::verbs;
 
-/// A Connector on a real (or simulated) device with the least that it needs: queue pairs that share
-/// one completion queue and one buffer. Takes part as polling thread where a test calls it.
+/// A Connector on a simulated or real device with the least that it needs: queue pairs that share
+/// one completion queue and one buffer. The test's thread does the work of the polling thread.
 class ConnectorEndpoint final : ConnectionFactory, MailSink {
  public:
   static constexpr int kEntries = 8192;
@@ -38,12 +38,12 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     up.clear();
     connector.reset();
     receive_mail();
-    up.clear();  // before what their queue pairs use
+    up.clear();  // connections go before the resources of their queue pairs
   }
 
   const util::SocketAddress& name() const { return connector->name(); }
 
-  /// Waits until there is mail, and sorts it; false: there was none for so long.
+  /// Waits for mail and sorts it. Returns false if none came in time.
   bool wait_mail(int seconds = 20) {
     std::unique_lock lock(x_mutex);
     if (!x_arrived.wait_for(lock, std::chrono::seconds(seconds),
@@ -70,8 +70,8 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     request.send_flags = IBV_SEND_SIGNALED;
     return !ibv_post_send(connection.queue_pair.get(), &request, &bad);
   }
-  /// Waits for one completion; not of attempts that were given up, whose receives are flushed, nor
-  /// of an older queue pair with the same number.
+  /// Waits for one completion of `connection`. Skips those of attempts that were given up, whose
+  /// receives are flushed, and those of an older queue pair with the same number.
   ibv_wc completion(const Connection& connection) {
     ibv_wc done{};
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);

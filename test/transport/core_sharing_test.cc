@@ -20,7 +20,7 @@ CoreSharing::Usage look() noexcept {
   return usage;
 }
 
-/// The time and the switches between two calls of judge().
+/// The CPU usage between two calls of judge().
 struct Span {
   uint64_t passed, ran;  ///< us
   uint64_t forced, willing;
@@ -76,10 +76,10 @@ TEST(a_thread_that_others_push_aside_shares_its_core) {
 
 TEST(neither_sleep_nor_a_single_switch_is_a_shared_core) {
   constexpr Span kNeither[] = {
-      {1000, 500, 1, 0},   // one switch: a timer, a page that was waited for
-      {1000, 100, 0, 50},  // sleeps of itself
-      {1000, 100, 3, 50},  // mostly
-      {1000, 990, 9, 0},   // pushed aside by what took no time
+      {1000, 500, 1, 0},   // one switch: a timer or a page fault
+      {1000, 100, 0, 50},  // the thread sleeps voluntarily
+      {1000, 100, 3, 50},  // the thread mostly sleeps
+      {1000, 990, 9, 0},   // the threads that preempted it used no time
   };
   for (const Span& span : kNeither) {
     Thread thread;
@@ -109,7 +109,7 @@ TEST(a_look_is_due_once_in_a_while) {
   ck_assert_uint_eq(due, 10);
 }
 
-/// The thread that calls runs on this core alone from now on.
+/// Pins the calling thread to this core.
 void stay_on(size_t core) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -127,7 +127,7 @@ TEST(the_kernel_tells_of_another_thread_on_this_core) {
   stay_on(here);
   CoreSharing core;
   const erdma::util::SystemClock clock;
-  while (!core.shared()) {  // or the time limit of the test ends it
+  while (!core.shared()) {  // the test's time limit ends the loop
     for (int i = 0; i < 1000; ++i) sched_yield();
     core.judge(clock.now());
   }

@@ -9,13 +9,13 @@
 #include "libcheck.h"
 #include "transport/mailbox.h"
 
-/// Orders, descriptors and deadlines are served, each on the thread, until it is stopped.
+/// The thread serves orders, descriptors and deadlines until it is stopped.
 namespace erdma::transport {
 namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
 
-/// Notes what it is told; a test adds what it does about it.
+/// Records the calls of the thread. Tests override what a call does.
 struct Notes final : EndpointThread::Work {
   void on_orders() override {
     orders.arm();
@@ -72,7 +72,7 @@ TEST(a_deadline_ends_the_sleep) {
   notes.on_deadline.wait(false);
 }
 
-/// The next event is served nevertheless.
+/// The thread still serves the next event.
 TEST(want_of_memory_ends_one_call_only) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
@@ -104,7 +104,7 @@ TEST(what_cannot_be_watched_is_an_error) {
   ck_assert_int_lt(notes.thread.watch(-1, 1), 0);
 }
 
-/// Otherwise its handler would run on a thread that the application does not know.
+/// A handler of the application must not run on a thread that the application does not know.
 TEST(no_signal_of_the_application_is_handled_there) {
   struct Masked final : EndpointThread::Work {
     void on_orders() override {

@@ -1,4 +1,5 @@
-// What flushes a NIC's writes to devices: how many READs there are, and for whom.
+// Tests how many READs flush a NIC's writes to device memory, and which transfers each READ
+// flushes.
 #include "transport/staging/flusher.h"
 
 #include <map>
@@ -18,7 +19,7 @@ using transport::FlushTarget;
 using transport::RemoteKey;
 using transport::staging::Flusher;
 
-/// To itself: keeps what is asked of it.
+/// The link of an endpoint to itself. Records the requests.
 class Loop final : public transport::Link {
  public:
   Loop() noexcept : Link(util::SocketAddress()) {}
@@ -68,7 +69,7 @@ class Nic final : public transport::Transport {
   int missing = 0;  ///< why there is no loop
 };
 
-/// Memory below 100 needs no flush; of the rest, a hundred bytes are one registration.
+/// Addresses below 100 need no flush. Above, each hundred bytes are one registration.
 class Memory final : public transport::DirectSource {
  public:
   bool can_expose(const iovec*, size_t, transport::Access) noexcept override { return true; }
@@ -142,7 +143,7 @@ TEST(one_read_flushes_all_of_a_registration) {
   ck_assert(!scene.flusher.pending());
   scene.flusher.on_read(0);
   scene.flusher.poll(scene.told);
-  ck_assert(scene.told.ended.empty());  // the other is under way
+  ck_assert(scene.told.ended.empty());  // the READ of the other registration is under way
   scene.flusher.on_read(0);
   scene.flusher.poll(scene.told);
   ck_assert_uint_eq(scene.told.ended.size(), 51);
@@ -150,7 +151,7 @@ TEST(one_read_flushes_all_of_a_registration) {
   ck_assert_int_eq(scene.memory.held, 0);
 }
 
-/// A READ that is under way may have passed what came since.
+/// A READ under way may have passed writes that were made after it was posted.
 TEST(what_comes_later_gets_a_read_of_its_own) {
   Scene scene;
   ck_assert_int_eq(scene.add({100}, 1), transport::kFlushing);
@@ -195,7 +196,7 @@ TEST(read_that_fails_is_everyones_failure, 2) {
   Scene scene;
   ck_assert_int_eq(scene.add({100}, 1), transport::kFlushing);
   ck_assert_int_eq(scene.add({200}, 2), transport::kFlushing);
-  if (_i) scene.nic.loop.answer = -FI_ESHUTDOWN;  // refused at once
+  if (_i) scene.nic.loop.answer = -FI_ESHUTDOWN;  // the link refuses the READ at once
   scene.flusher.poll(scene.told);
   if (!_i) {
     scene.flusher.on_read(0);
@@ -218,7 +219,7 @@ struct HostOnly final : hmem::DeviceMemory {
   int to_device(void*, const void*, size_t) noexcept override { return -FI_ENOSYS; }
 };
 
-/// A NIC that gets no connection to itself says so of the link; the READ was never taken.
+/// A NIC that gets no connection to itself reports the link as down. The link never took the READ.
 TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it, 2) {
   Memory memory;
   HostOnly host;
@@ -227,7 +228,7 @@ TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it, 2) {
   Nic& nic = *owned;
   transport::staging::StagingTransport staging(std::move(owned), host, &memory);
   transport::Link& link = **staging.link_to(util::SocketAddress());
-  if (_i == 1) nic.loop.user = nullptr;  // as long as the application does not use it itself
+  if (_i == 1) nic.loop.user = nullptr;  // the application does not use the link
   nic.loop.answer = -FI_EAGAIN;
   const iovec piece{reinterpret_cast<void*>(100), 8}, later{reinterpret_cast<void*>(200), 8};
   ck_assert_int_eq(link.flush(&piece, 1, 1), transport::kFlushing);
@@ -237,7 +238,7 @@ TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it, 2) {
   staging.poll(told);
   ck_assert_int_eq(told.ended.at(1), -FI_ECONNREFUSED);
   ck_assert_uint_eq(told.ended.size(), 1);
-  // The next round tries anew, and ends as well.
+  // The next round posts a READ of its own, which fails as well.
   staging.poll(told);
   ck_assert_uint_eq(told.ended.size(), 1);
   nic.broken = -FI_ETIMEDOUT;

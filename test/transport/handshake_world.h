@@ -18,9 +18,9 @@
 #include "util/clock.h"
 #include "util/socket_address.h"
 
-/// Endpoints that shake hands over a wire whose every message is delivered when the test says so,
-/// so that all orders in which they may arrive can be tried. No thread, no socket, no verbs.
-/// Include in one file of a program.
+/// Endpoints whose handshakes use simulated messages. A test decides when each message is
+/// delivered, so it can try every order. There is no thread, no socket and no verbs call. Include
+/// this header in one file of a program.
 namespace erdma::test {
 
 using namespace transport::verbs;
@@ -33,7 +33,8 @@ class ManualClock final : public util::Clock {
 
 class World;
 
-/// One endpoint: manager, back end, factory and the polling thread's side, which records.
+/// One endpoint: the connection manager, the back end, the factory, and a recorder of the mail for
+/// the polling thread.
 class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
  public:
   Host(World& world, const util::SocketAddress& name, uint64_t nonce, Options options,
@@ -41,7 +42,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   ~Host() override {
     if (manager) manager->finish();
     poll();
-    manager.reset();  // it posts what it still holds
+    manager.reset();  // the manager posts its remaining mail
   }
 
   void close_connection(uint64_t id, bool orderly) {
@@ -49,7 +50,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
     closed.insert(id);
     manager->close(id, orderly);
   }
-  /// Takes the mail, and answers `lost` by close() as the polling thread does.
+  /// Takes the mail, and calls close() for each `lost` as the polling thread does.
   void poll();
   void connect(const util::SocketAddress& peer, bool patient = false) {
     manager->connect(peer, ++tokens, patient);
@@ -64,24 +65,24 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   ConnectorConfig config{};
   std::unique_ptr<ConnectionManager> manager;
   std::map<uint64_t, Mail> up;
-  std::set<uint64_t> closed;  ///< of our own accord; a `lost` may be in the mail already
+  std::set<uint64_t> closed;  ///< closed by this host; a `lost` may be in the mail already
   std::vector<Mail> failed, lost, mailbox;
   std::vector<uint64_t> greeted;    ///< attempts that sent a hello
   std::atomic<int> alive = 0;       ///< Connections
-  int refuse_to_prepare = 0;        ///< so many times
-  int refuse_queue_pairs = 0;       ///< likewise
-  int fail_to_agree = 0;            ///< likewise
-  int busy_ports = 0;               ///< so many greetings find that their own port is taken
-  int port_error = -FI_EADDRINUSE;  ///< of such a greeting
+  int refuse_to_prepare = 0;        ///< number of prepare() calls that fail
+  int refuse_queue_pairs = 0;       ///< number of create_queue_pair() calls that fail
+  int fail_to_agree = 0;            ///< number of agree() calls that fail
+  int busy_ports = 0;               ///< number of greetings that find their own port in use
+  int port_error = -FI_EADDRINUSE;  ///< error of such a greeting
   int refuse_to_connect = 0;        ///< status of every connect()
-  int crowded = 0;                  ///< so many times were peers turned away
-  bool holds_requests = false;      ///< what close() ended can't be destroyed before on_closed()
-  bool resets = false;              ///< a connect to nobody ends with a reset, not with a refusal
+  int crowded = 0;                  ///< number of times peers were turned away
+  bool holds_requests = false;      ///< a closed request is destroyed only after on_closed()
+  bool resets = false;  ///< a connect to an absent host ends with a reset, not a refusal
   uint64_t tokens = 0;
-  uint64_t session = 0;  ///< given up in agreement with whoever it is
+  uint64_t session = 0;  ///< session that this host agreed to give up
   bool listening = true;
 
-  // ConnectionBackend
+  // Functions of ConnectionBackend.
   int listen(util::SocketAddress&) noexcept override { return 0; }
   void stop_listening() noexcept override { listening = false; }
   int fd() const noexcept override { return -1; }
@@ -133,7 +134,7 @@ class World {
  public:
   using Step = std::function<void()>;
 
-  /// Messages of one connection to one side arrive in order; all others in any.
+  /// Messages of one connection to one side arrive in order. Other messages arrive in any order.
   void send(uint64_t queue, Step step) { x_queues[queue].push_back(std::move(step)); }
 
   size_t choices() const { return x_queues.size(); }
@@ -147,7 +148,7 @@ class World {
   void deliver_all() {
     while (choices()) deliver(0);
   }
-  /// Delivers and lets time pass until nothing is left to do.
+  /// Delivers messages and advances the clock until nothing is left to do.
   void settle() {
     for (int rounds = 0; rounds < 10'000; ++rounds) {
       deliver_all();
@@ -174,19 +175,19 @@ class World {
     const auto found = hosts.find(name.to_string());
     return found == hosts.end() ? nullptr : found->second.get();
   }
-  /// The connection at the other end; empty name = none any more.
+  /// The other end of a connection. An empty name means that this end is gone.
   struct End {
     util::SocketAddress host;
     uint64_t id = 0;
   };
-  std::map<uint64_t, End> other;  ///< by id: those are unique
+  std::map<uint64_t, End> other;  ///< ends by id, which is unique
   ManualClock clock;
 
  private:
   std::map<uint64_t, std::deque<Step>> x_queues;
 
  public:
-  std::map<std::string, std::unique_ptr<Host>> hosts;  ///< last: their end is told to others
+  std::map<std::string, std::unique_ptr<Host>> hosts;  ///< destroyed first, as hosts send messages
 };
 
 inline Host::Host(World& a_world, const util::SocketAddress& name, uint64_t nonce, Options options,
@@ -227,7 +228,7 @@ inline void Host::poll() {
   }
 }
 
-/// What arrives for a connection that was closed meanwhile, or at a host that is gone, is dropped.
+/// Sends `action` to one end. It is dropped if the connection was closed or the host is gone.
 inline void to(World& world, const World::End& end, std::function<void(Host&)> action) {
   world.send(end.id, [&world, end, action = std::move(action)] {
     Host* host = world.find(end.host);
@@ -306,7 +307,7 @@ inline bool Host::close(uint64_t id, bool orderly) noexcept {
   return holds_requests;
 }
 
-inline constexpr const char* kA = "10.0.0.1";  // the smaller name
+inline constexpr const char* kA = "10.0.0.1";  // the smaller of the two names
 inline constexpr const char* kB = "10.0.0.2";
 
 inline util::SocketAddress name_a() {
@@ -316,7 +317,8 @@ inline util::SocketAddress name_b() {
   return address_of(kB, 5000);
 }
 
-/// The two ends of what is up at `a` and `b` belong together, and nothing else is alive.
+/// Fails unless the connections that are up at `a` and `b` are the ends of one connection, and no
+/// other exists.
 inline void expect_joined(World& world, Host& a, Host& b) {
   ck_assert_uint_eq(a.up_to(b.config.name), 1);
   ck_assert_uint_eq(b.up_to(a.config.name), 1);
@@ -326,7 +328,7 @@ inline void expect_joined(World& world, Host& a, Host& b) {
   ck_assert_int_ne(a.up.begin()->second.active, b.up.begin()->second.active);
 }
 
-/// B comes up after so many attempts of `a`.
+/// Starts to listen at b after `attempts` attempts of `a`, and fails unless they connect.
 inline void expect_joined_once_it_listens(World& world, Host& a, int attempts) {
   for (int i = 0; i < attempts; ++i) {
     world.deliver_all();

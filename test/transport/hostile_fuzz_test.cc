@@ -8,16 +8,17 @@
 #include "transport/verbs/registration.h"
 #include "transport/verbs/verbs_transport.h"
 
-/// The same three over the transports: shared memory here, the NIC's on the simulated adapter.
+/// Runs the three fuzz tests with the transports: shared memory on this host, and the verbs
+/// transport on the simulated adapter.
 namespace erdma::fuzz {
 namespace {
 
 using transport::verbs::RegistrationCache;
 using transport::verbs::VerbsTransport;
 
-/// Entries of the ring by which a write() is done, with any status.
+/// Pushes ring entries that finish writes, with random statuses.
 void meddle_shm(transport::Link& link, Random& random) {
-  char byte = 0;  // the link answers only where something was shared for writing
+  char byte = 0;  // the link handles such entries only if memory is shared for writing
   const iovec iov{&byte, 1};
   transport::RemoteKey remote_key;
   if (link.share(&iov, 1, 1, transport::Access::remote_write, remote_key) != 0) return;
@@ -31,7 +32,7 @@ void meddle_shm(transport::Link& link, Random& random) {
 SUITE(
         .run = test::here_and_on_devices, .once = [] { (void)seed(); });
 
-// Hours by hand; a hang ends by until().
+// A run by hand may take hours; until() ends one that hangs.
 TEST_CASE(.timeout = std::getenv("ERDMA_FUZZ_STEPS") ? 0.0 : 60.0, .offered = test::not_on_devices);
 
 TEST(hostile_peer_over_shared_memory) {

@@ -21,9 +21,9 @@ struct Impostor {
   transport::shm::WakeSocket wake_socket;
   transport::shm::ColdChunk* chunk = nullptr;
   uint32_t ring = 0;
-  uint64_t nonce = 0;  ///< 0 = one of its own
+  uint64_t nonce = 0;  ///< 0: take a nonce of its own
 
-  /// Listens as `port`, then greets under that name.
+  /// Listens at `port`, then greets under that name.
   bool greet(const util::SocketAddress& victim, uint16_t port) {
     auto listening = transport::shm::listen_as(address_of("127.0.0.1", port), {});
     if (listening) listener = std::move(*listening);

@@ -1,4 +1,4 @@
-// Device memory that a peer offers: what its receiver waits for.
+// Tests how the receiver of a peer's device memory waits for its files.
 #include "transport/staging/ipc_memory.h"
 
 #include <map>
@@ -18,7 +18,7 @@ struct Clock final : util::Clock {
   uint64_t now() const noexcept override { return time; }
 };
 
-/// Files come as the test says.
+/// Delivers files when the test says so.
 class Peer final : public transport::FilePassing {
  public:
   util::Result<uint32_t> pass(const util::Fd&) noexcept override { return -FI_ENOSYS; }
@@ -53,13 +53,13 @@ TEST(file_that_never_comes_is_given_up_after_a_second) {
     ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
   scene.clock.time += 100'000'000;
   ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
-  // The next one has a time limit of its own.
+  // The next file has a time limit of its own.
   ck_assert_int_eq(scene.reach(2), -FI_EAGAIN);
   scene.clock.time += 1'000'000'000;
   ck_assert_int_eq(scene.reach(2), -FI_EOPNOTSUPP);
 }
 
-/// However many a peer names in turn, none of them waits longer.
+/// The time limit holds however many files the peer names in turn.
 TEST(files_that_are_awaited_by_turns_are_given_up_as_well) {
   Scene scene;
   for (uint32_t i = 0; i < 10; ++i, scene.clock.time += 100'000'000)
@@ -74,6 +74,6 @@ TEST(link_that_ended_leaves_no_impatience) {
   scene.clock.time += 2'000'000'000;
   scene.memory.close();
   ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
-  scene.peer.answers[1] = -FI_EOPNOTSUPP;  // is not to be had
+  scene.peer.answers[1] = -FI_EOPNOTSUPP;  // the peer cannot pass the file
   ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
 }

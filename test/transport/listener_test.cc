@@ -13,17 +13,17 @@
 #include "transport/shm/unix_socket.h"
 #include "transport/shm_pair.h"
 
-/// More connecting strangers than the listener can serve.
+/// Tests a listener to which more strangers connect than it can serve.
 namespace erdma::test {
 namespace {
 
-std::atomic<uint64_t> g_flood = 0;  ///< connections of another user that still come
+std::atomic<uint64_t> g_flood = 0;  ///< connections of another user that are still to come
 std::atomic<int> g_flooded = -1;    ///< the listener that a stranger connects to first
-thread_local int g_stranger = -1;   ///< the last of them
+thread_local int g_stranger = -1;   ///< socket of the last stranger
 std::atomic<int> g_accept_error = 0;
 std::atomic<unsigned> g_accepts_failed = 0;
 
-/// Time is what the test says it is.
+/// A clock that stands still.
 struct StandingClock final : util::Clock {
   uint64_t now() const noexcept override { return 1'000'000'000; }
 };
@@ -47,7 +47,7 @@ unsigned refusals_logged() {
   return lines_with("refused a connection");
 }
 
-/// It never ends, and yet the peer that is asked for is connected.
+/// The flood of strangers never ends, and yet the peer that the endpoint waits for gets connected.
 TEST(a_flood_of_strangers_does_not_keep_the_others_from_their_turn) {
   StandingClock clock;
   Pair pair;
@@ -73,7 +73,7 @@ TEST(strangers_do_not_fill_the_log) {
   ck_assert(bool(knock));
   for (uint64_t left = g_flood; left; left = g_flood) g_flood.wait(left);
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
-  // Ten lines at once, and one for each second that begins.
+  // The log takes ten lines at once, and one for each second that begins.
   const uint64_t seconds = (util::SystemClock().now() - begun) / 1'000'000'000;
   ck_assert_uint_le(refusals_logged(), 10 + seconds + 1);
 }
@@ -95,7 +95,7 @@ TEST(an_endpoint_that_can_not_accept_says_so_once_and_accepts_later) {
 
 }  // namespace erdma::test
 
-/// As if another user knocked without end: the queue is never empty while there is a flood.
+/// Behaves as if another user connected without end: during a flood, the queue is never empty.
 extern "C" int accept4(int listener, sockaddr* address, socklen_t* bytes, int flags) {
   using erdma::test::g_flood;
   if (const int error = erdma::test::g_accept_error) {

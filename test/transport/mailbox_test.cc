@@ -8,7 +8,8 @@
 
 #include "libcheck.h"
 
-/// No message is lost, each sender's messages stay in order, and the bell rings only for a sleeper.
+/// Tests that no message is lost, that the messages of each sender stay in order, and that the bell
+/// rings only for a sleeping receiver.
 namespace erdma::transport {
 namespace {
 
@@ -24,7 +25,7 @@ TEST(a_message_rings_once_for_a_taker_that_is_armed) {
   box.post(1);
   ck_assert(box.pending());
   ck_assert_int_eq(bell.rings, 0);
-  ck_assert(!box.arm());  // a message is there
+  ck_assert(!box.arm());  // a message is waiting
   box.disarm();
   ck_assert_int_eq(int(box.take().size()), 1);
   ck_assert(!box.pending());
@@ -89,7 +90,8 @@ TEST(a_message_that_lacks_memory_stays_with_those_behind_it) {
   ck_assert_int_eq(box.read(handle), 0);
 }
 
-/// A taker that goes by arm() and the bell alone gets everything, in the order of each sender.
+/// A receiver that relies on arm() and the bell gets all messages, and those of each sender in
+/// order.
 TEST(senders_on_many_threads_lose_nothing) {
   constexpr int kSenders = 3, kEach = 2'000;
   struct WaitingBell {

@@ -24,12 +24,11 @@ using erdma::util::Fd;
 
 constexpr size_t kBytes = 64 * 1024;
 
-/// What this program finds instead of the kernel, see madvise(), fallocate() and getpagesize()
-/// below.
+/// State of the fake madvise(), fallocate() and getpagesize() below.
 struct FakeKernel {
-  size_t page = 0;             ///< larger than the real one; 0 = the real one
-  const void* base = nullptr;  ///< of the mapping: as if it began with a page of that size
-  int no_memory = 0;           ///< errno of whatever would bring memory; 0 = there is enough
+  size_t page = 0;             ///< page size if larger than the real one; 0 = the real one
+  const void* base = nullptr;  ///< start of the mapping, which counts as the start of a page
+  int no_memory = 0;           ///< errno of each call that would allocate memory; 0 = none
 } g_kernel;
 
 TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
@@ -80,7 +79,7 @@ TEST(create_says_which_limit_is_reached) {
   ck_assert_int_eq(error, -FI_EMFILE);
 }
 
-// The kernel would end the process by SIGXFSZ.
+// By default, the kernel ends a process that exceeds the limit by SIGXFSZ.
 TEST(a_limit_of_file_sizes_is_an_error_and_no_signal) {
   rlimit before{};
   ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -104,8 +103,8 @@ TEST(more_of_a_segment_is_backed_later) {
   for (unsigned char page : present) ck_assert(page & 1);
 }
 
-/// Of kernels with larger pages, as they are usual on aarch64: there the second 4 KiB of a segment
-/// begin in the middle of a page, which madvise() refuses.
+/// Kernels for aarch64 often have larger pages. There the second 4 KiB of a segment begin in the
+/// middle of a page, which madvise() refuses.
 TEST(more_of_a_segment_is_backed_later_whatever_the_size_of_a_page) {
   for (const size_t page : {size_t{4096}, size_t{16} * 1024, size_t{64} * 1024}) {
     constexpr size_t kLong = 4096 + 16 * 32 * 1024;
@@ -142,7 +141,7 @@ TEST(memory_that_cannot_be_had_is_an_error) {
 
 TEST(a_descriptor_stays_open_where_the_kernel_cannot_do_without) {
   auto made = Memfd::create("test", kBytes, 4096);
-  g_kernel.no_memory = EINVAL;  // as kernels before 5.14 answer to MADV_POPULATE_WRITE
+  g_kernel.no_memory = EINVAL;  // kernels before 5.14 answer so to MADV_POPULATE_WRITE
   made->close_fd_unless_needed();
   g_kernel.no_memory = 0;
   ck_assert_int_ge(made->fd(), 0);
@@ -160,7 +159,7 @@ TEST(a_forked_child_neither_has_nor_unmaps_the_memory) {
         mmap(base, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (own != base) _exit(2);
     made->reset();
-    static_cast<char*>(own)[0] = 1;  // still there
+    static_cast<char*>(own)[0] = 1;  // the child's mapping is still there
     _exit(0);
   }
   int status = -1;

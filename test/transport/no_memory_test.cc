@@ -1,4 +1,4 @@
-// Memory runs out in a transport: each call that lacks it says so, and does its work once there is
+// Tests that each call of a transport that finds no memory says so, and does its work once there is
 // memory again.
 #include <sys/mman.h>
 
@@ -47,7 +47,7 @@ TEST(what_cannot_be_noted_is_told) {
   ck_assert_uint_eq(sink.dones.size(), 1);
 }
 
-/// An endpoint to itself whose bytes from `first` on are those of a device.
+/// An endpoint with a link to itself. `on_device` stands for device memory.
 struct Staged final : hmem::DeviceMemory {
   explicit Staged(size_t length) : on_device(pattern(length, 1)) {}
   bool is_device(const void* pointer) const noexcept override {
@@ -97,7 +97,7 @@ TEST(a_link_that_stages_lacks_memory_for_the_copy) {
   ck_assert_int_eq(link.revoke(key), 0);
 }
 
-/// Without a Transfer there is no room; without the copy there is no memory.
+/// -FI_EAGAIN: there is no Transfer object. -FI_ENOMEM: there is no memory for the copy.
 TEST(a_transfer_that_is_staged_lacks_memory) {
   Staged staged(1000);
   transport::Link& link = **staged.transport.link_to(staged.name);
@@ -118,7 +118,7 @@ TEST(a_transfer_that_is_staged_lacks_memory) {
       said.push_back(result);
     }
     ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
-    // The first transfer makes room for more.
+    // The first transfer allocates more Transfer objects.
     if (reads) ck_assert_int_eq(said[0], -FI_EAGAIN);
     ck_assert_int_eq(std::count(said.begin(), said.end(), -FI_ENOMEM), 1);
     ck_assert_int_eq(std::count(said.begin(), said.end(), 0), 1);
@@ -141,7 +141,7 @@ TEST(a_link_that_stages_takes_as_many_pieces_as_the_others) {
   ck_assert_int_eq(link.put({key, 0, length}, pieces, kMaxIov + 1, 1, true), -FI_EINVAL);
   ck_assert_int_eq(link.get({key, 0, length}, pieces, kMaxIov, 1), 0);
   ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
-  // An offer of a peer that hands over no files.
+  // The key names an IPC handle, but the peer passes no files.
   offer.put(transport::KeyHead{transport::KeyKind::ipc, 0, 0, 1});
   ck_assert_int_eq(link.get({offer, 0, length}, pieces, kMaxIov + 1, 1), -FI_EINVAL);
   ck_assert_int_eq(link.get({offer, 0, length}, pieces, kMaxIov, 1), -FI_EOPNOTSUPP);
@@ -199,8 +199,8 @@ TEST(a_peer_that_cannot_be_kept_is_told) {
   ck_assert_int_eq(side.transport->link_to({}).error(), -FI_EINVAL);
 }
 
-/// The connector learns that a channel is closed, although the order to close it found no memory:
-/// no socket and no ring stays behind.
+/// The connector learns that a channel is closed although there was no memory for the order to
+/// close it. No socket and no ring stays behind.
 TEST(a_channel_is_closed_also_without_memory_for_the_order) {
   Met pair;
   pair.b.sink->downs.reserve(8);
@@ -264,7 +264,7 @@ struct WithoutMemory final : transport::Sink {
   std::vector<int> ends;
 };
 
-/// The system's until it is stopped.
+/// The system's clock, which can be stopped.
 class StoppedClock final : public util::Clock {
  public:
   uint64_t now() const noexcept override {
@@ -278,7 +278,7 @@ class StoppedClock final : public util::Clock {
   std::atomic<uint64_t> x_stopped = 0;
 };
 
-/// a sends a packet that finds no memory at b, and ends in order.
+/// Endpoint a sends a packet for which b has no memory, and then shuts down.
 class Leaving {
  public:
   Leaving() {
@@ -293,7 +293,7 @@ class Leaving {
     ck_assert_int_eq(x_pair.send(x_pair.b_to_a(), 0, nullptr, 0), 0);
     ck_assert(x_pair.poll_until([&] { return x_pair.b.sink->packets.size() == 1; }));
     ck_assert_int_eq(x_pair.send(x_pair.a_to_b(), 1, nullptr, 0), 0);
-    clock.stop();  // b's patience does not end by itself, however slow the machine is
+    clock.stop();  // b does not reach its time limit, however slow the machine is
     x_pair.a.transport->shutdown();
     auto& link = static_cast<transport::shm::ShmLink&>(x_pair.b_to_a());
     poll_b([&] { return link.phase().state == transport::shm::LinkState::ending; });
@@ -363,7 +363,8 @@ TEST(who_could_not_ask_to_connect_does_not_sleep) {
   ck_assert_int_gt(failures, 0);
 }
 
-/// The k-th allocation of the target fails: it goes on later, or that write alone has an error.
+/// The k-th allocation of the target fails. The write goes on later, or ends with an error of its
+/// own.
 TEST(a_write_whose_target_lacks_memory_costs_no_link) {
   const std::vector<std::byte> from = pattern(100'000, 1);
   for (int failures = 0;; ++failures) {
@@ -390,8 +391,8 @@ TEST(a_write_whose_target_lacks_memory_costs_no_link) {
   }
 }
 
-/// The k-th allocation of the target fails, which is not connected when it answers: the write ends
-/// all the same.
+/// The k-th allocation of the target fails while the target is not connected to the initiator. The
+/// write ends nevertheless.
 TEST(an_answer_to_a_write_waits_for_memory_to_connect) {
   transport::shm::Options options;
   options.background = false;
@@ -432,7 +433,7 @@ TEST(an_answer_to_a_write_waits_for_memory_to_connect) {
 // --- in every order of what two processes and their threads do
 // ------------------------------------
 
-/// Allocates nothing.
+/// A sink that allocates nothing.
 struct CountingSink final : transport::Sink {
   void on_packet(transport::Link&, const std::byte* header, const std::byte*,
                  size_t) noexcept override {
@@ -455,8 +456,8 @@ struct SetClock final : util::Clock {
   uint64_t time = 1'000'000'000;
 };
 
-/// Two endpoints without threads of their own: what each polls, and what its connector does,
-/// happens in an order, and at times, that are drawn.
+/// Two endpoints without threads of their own. The order and the times of the steps of their
+/// polling threads and connectors are random.
 struct Drawn {
   static constexpr uint64_t kMessages = 6;
 
@@ -477,7 +478,7 @@ struct Drawn {
     if (link && !(*link)->send(numbered(sent[from]), &empty, 1, 0, SendHint::none)) ++sent[from];
   }
   void step() {
-    // Whoever runs, runs for a while, as where they share a core.
+    // A thread that runs goes on for several steps, as on a shared core.
     if (random() % 4 == 0) runs = random() % 4;
     clock.time += random() % 16 ? random() % 1'000'000 : random() % 300'000'000;
     const size_t at = runs % 2;
@@ -501,7 +502,7 @@ struct Drawn {
 
 TEST_CASE(.name = "orders", .timeout = 600);
 
-/// Whichever allocation fails, of whichever side, whenever each of their threads runs.
+/// Any allocation of either side fails, in any order of the steps of their threads.
 TEST(what_a_link_took_arrives_wherever_memory_lacks) {
   fake::g_anywhere = true;
   const char* const set = std::getenv("ERDMA_MODEL_RUNS");
@@ -522,7 +523,7 @@ TEST(what_a_link_took_arrives_wherever_memory_lacks) {
     }
     ck_assert_int_gt(allocation, 20);
   }
-  ck_assert_int_gt(downs, 0);  // of links whose peer lived and sent
+  ck_assert_int_gt(downs, 0);  // links went down although the peer lived and sent
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 #include "libcheck.h"
 #include "transport/shm/region_gate.h"
 
-/// What two processes tell each other by words in shared memory, on every processor that C++ knows.
+/// Model checks of the words in shared memory by which two processes synchronize, for every
+/// processor that C++ describes.
 namespace erdma::transport::shm {
 namespace {
 
@@ -13,7 +14,7 @@ using fake::weak::Model;
 using fake::weak::NoOrder;
 using fake::weak::Order;
 
-constexpr auto kPlain = std::memory_order_relaxed;  ///< as memcpy() and the kernel do
+constexpr auto kPlain = std::memory_order_relaxed;  ///< memcpy() and the kernel order nothing
 
 // ---- bytes that a word hands over
 // ----------------------------------------------------------------
@@ -94,8 +95,8 @@ TEST(each_side_of_a_handover_is_needed) {
   ck_assert_uint_gt((Model::wrong_runs<Handover<Released, Relaxed>>()), 0);
 }
 
-/// Several words before one that says that they are whole, as a ticket of a bulk transfer has: a
-/// reader that finds it unchanged afterwards has not mixed two generations.
+/// Models the words of a bulk ticket and the generation that says that they are complete. A reader
+/// that finds the generation unchanged afterwards has read the words of one generation.
 struct Generation {
   static constexpr size_t kThreads = 2;
   Atomic<uint64_t> state{1}, body{1};
@@ -121,7 +122,7 @@ TEST(a_ticket_that_did_not_change_is_of_one_generation) {
 
 // ---- memory that is taken back while it is being read -------------------------------------------
 
-/// The owner ends a remote key, and its application fills the buffer anew.
+/// The owner revokes a remote key, and its application then fills the buffer anew.
 template <typename Owner, typename Reader>
 struct Withdrawal {
   static constexpr size_t kThreads = 2;
@@ -148,7 +149,7 @@ TEST(who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn) {
   ck_assert_uint_gt(runs, 20);
 }
 
-/// What stood here before: right on x86 alone.
+/// An earlier algorithm, which was right on x86 only.
 struct SequentialStore {
   static constexpr size_t kThreads = 2;
   Atomic<uint16_t> revoked;
@@ -202,7 +203,7 @@ TEST(nobody_sleeps_on_what_was_published) {
   ck_assert_uint_gt((Model::wrong_runs<Sleep<Order, NoOrder>>()), 0);
 }
 
-/// Two publish, one sleeps: it is woken once.
+/// Two threads publish and one sleeps. One of the two wakes it.
 struct TwoWakers {
   static constexpr size_t kThreads = 3;
   Atomic<uint32_t> waiting{1};
@@ -229,12 +230,12 @@ struct ModelControl {
 struct Revoked {
   static void take_back(OwnerGateOf<ModelControl>& gate) { gate.revoke_region(); }
 };
-/// All that was shared over a link, with its end.
+/// The end of a link revokes all that was shared over it.
 struct LinkEnded {
   static void take_back(OwnerGateOf<ModelControl>& gate) { gate.end(); }
 };
 
-/// A peer reads what the owner takes back, and its application then fills anew.
+/// A peer reads memory that the owner revokes, and that its application then fills anew.
 template <typename Owner>
 struct ReadOfLentMemory {
   static constexpr size_t kThreads = 2;
@@ -257,7 +258,8 @@ struct ReadOfLentMemory {
   bool wrong() const { return read == 2; }
 };
 
-/// A peer writes there. What the owner finds once nobody is inside, it finds for good.
+/// A peer writes to memory that the owner revokes. Once no peer is inside, the memory no longer
+/// changes.
 template <typename Owner>
 struct WriteToLentMemory {
   static constexpr size_t kThreads = 2;

@@ -1,4 +1,4 @@
-// Descriptors that one side of a shared-memory link hands over to the other.
+// Tests the descriptors that one side of a shared-memory link passes to the other.
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -27,7 +27,7 @@ ino_t inode(const util::Fd& file) {
 }
 
 struct Passing : Met {
-  /// A new file that a hands over; its name.
+  /// Passes a new file from a and returns its number.
   uint32_t pass_file(util::Fd& file) {
     file.reset(memfd_create("handed", MFD_CLOEXEC));
     auto name = a_to_b().optional().files->pass(file);

@@ -14,12 +14,12 @@ constexpr PathChoice::Open kBoth{true, true};
 constexpr PathChoice::Open kCopyOnly{false, true};
 constexpr PathChoice::Open kCmaOnly{true, false};
 
-/// How long each path takes, by Path.
+/// The duration of a transfer by each Path.
 struct Times {
   uint64_t nanoseconds[kPaths];
 };
 
-/// Runs transfers and tells what was chosen last.
+/// Runs transfers and returns the path of the last one.
 Path settle(PathChoice& choice, size_t length, PathChoice::Open open, const Times& times,
             unsigned transfers) {
   Path last = Path::cma;
@@ -74,7 +74,7 @@ TEST(choice_follows_when_another_path_becomes_faster) {
   PathChoice choice(StreamingPolicy::calibrate);
   ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20)),
                    int(Path::cma));
-  // Each of the two others is tried in turn, and believed after its trials.
+  // Each of the two other paths is tried in turn, and is chosen if its trials were faster.
   ck_assert_int_eq(
       int(settle(choice, kSmallLength, kBoth, {{100, 200, 10, 0}}, 6 * PathChoice::kRetryEvery)),
       int(Path::copy_streaming_in));
@@ -104,7 +104,7 @@ TEST(choice_does_not_alternate_between_paths_that_are_alike) {
     ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, either[i % 2], 1)), int(path));
 }
 
-/// CMA, the fastest path, takes longer than any other the first time after another.
+/// CMA is the fastest path, but is slow the first time after a transfer by another path.
 unsigned transfers_by_cma(PathChoice& choice, unsigned transfers) {
   Path before = Path::copy;
   unsigned by_cma = 0;
@@ -178,7 +178,7 @@ TEST(choice_asks_an_absent_sender_ever_more_rarely) {
       ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
     ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::copy));
   }
-  // Once it came, one absence is one absence again.
+  // After the sender has come once, its absences are counted anew.
   choice.record(kSmallLength, Path::copy, 1);
   choice.sender_absent();
   ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
@@ -199,7 +199,7 @@ TEST(choice_expects_no_help_after_transfers_without_any) {
     const unsigned expected = rest < PathChoice::kMostAlone ? rest : PathChoice::kMostAlone;
     for (unsigned i = 0; i < expected; ++i) ck_assert(!choice.expects_help(kSmallLength));
     ck_assert(choice.expects_help(kSmallLength));
-    ck_assert(choice.expects_help(PathChoice::kLarge));  // each class is its own
+    ck_assert(choice.expects_help(PathChoice::kLarge));  // each length class is counted by itself
   }
   choice.helped(kSmallLength, true);
   ck_assert(choice.expects_help(kSmallLength));

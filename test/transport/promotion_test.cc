@@ -15,10 +15,10 @@
 #include "transport/shm/unix_socket.h"
 #include "transport/shm_pair.h"
 
-/// How a peer that sends a lot comes to its hot ring.
+/// Tests how a peer that sends many packets gets a hot ring.
 namespace {
 
-std::atomic<unsigned> g_complaints = 0;  ///< lines about a segment that could not be made
+std::atomic<unsigned> g_complaints = 0;  ///< log lines about a segment that cannot be created
 
 }  // namespace
 
@@ -37,7 +37,7 @@ using transport::Link;
 using transport::SendHint;
 using transport::shm::kSlotPayload;
 
-/// Once closed, it stops the first other thread that asks for the time.
+/// A clock that blocks the first other thread that asks for the time once the gate is closed.
 class GateClock final : public util::Clock {
  public:
   uint64_t now() const noexcept override {
@@ -65,14 +65,15 @@ bool is_hot(Link& link) {
   return link.limits().eager > kSlotPayload;
 }
 
-/// `count` packets from b to a, delivered.
+/// Sends `count` packets from b to a and waits until they are delivered.
 void send_some(Pair& pair, uint64_t count) {
   const size_t before = pair.a.sink->packets.size();
   for (uint64_t i = 0; i < count; ++i) ck_assert_int_eq(pair.send(pair.b_to_a(), i, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == before + count; }));
 }
 
-/// Nothing behind it is delivered, so there is nothing to do; but whoever sleeps then is woken.
+/// Packets behind the one that is being taken back are not delivered, so the receiver has nothing
+/// to do and may sleep. The end of the retraction wakes it.
 TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   const bool executed = _i;
   Pair pair;
@@ -99,9 +100,9 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
 }
 
-/// Sends until it has a hot ring, and stops in the middle of taking a packet back, whose number it
-/// tells. The peer may have executed a packet before it can be taken back: then a later one is
-/// tried.
+/// Sends until the link has a hot ring, stops in the middle of taking a packet back, and tells the
+/// parent the packet's number. If the peer has executed a packet before it can be taken back, a
+/// later packet is tried.
 int take_back_forever(int channel) {
   Pair own;
   if (!open_side(own.a)) return 1;
@@ -124,8 +125,8 @@ int take_back_forever(int channel) {
   return 0;
 }
 
-/// The packet is neither there nor gone for good. The link of its sender still ends, once, and
-/// other peers connect.
+/// The packet that is being taken back has no known outcome. The link to its sender still goes
+/// down, once, and other peers connect.
 TEST(a_peer_that_dies_while_it_takes_a_packet_back_is_lost_as_others) {
   Child child(take_back_forever);
   Pair pair;
@@ -163,8 +164,8 @@ TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
   ck_assert(promoted);
 }
 
-/// A peer that was granted a hot ring and then does not poll keeps others cold only until enough
-/// has come from them.
+/// A peer that was granted a hot ring and does not poll keeps it only until other peers have sent
+/// enough packets.
 TEST(a_hot_ring_that_its_peer_never_uses_goes_to_another) {
   transport::shm::Options options;
   options.hot_peers = 1;
@@ -189,7 +190,7 @@ TEST(a_hot_ring_that_its_peer_never_uses_goes_to_another) {
   bool hot = false;
   for (int i = 0; i < 1'000'000 && !hot; ++i) hot = send_busy();
   ck_assert(hot);
-  // The idle peer learns of both at once, and its messages arrive.
+  // The idle peer learns at once that the ring was granted and given up, and its messages arrive.
   send_some(pair, 100);
   ck_assert(pair.poll_until([&] { return !is_hot(pair.b_to_a()); }));
 }
@@ -209,14 +210,14 @@ TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
   ck_assert(!is_hot(pair.b_to_a()));
   ck_assert_uint_ge(g_complaints, 1);
   ck_assert_uint_le(g_complaints, 6);
-  // It is had once it can be.
+  // The peer gets the hot ring once descriptors are available.
   ck_assert(pair.poll_until([&] {
     (void)pair.b_to_a().send(numbered(0), nullptr, 0, 0, SendHint::none);
     return is_hot(pair.b_to_a());
   }));
 }
 
-/// One packet that may be taken back, the first in its hot ring.
+/// Sends one packet that may be taken back, as the first in its hot ring.
 uint64_t first_retractable(Pair& pair) {
   const iovec nothing{nullptr, 0};
   uint64_t packet = 0;
@@ -225,15 +226,15 @@ uint64_t first_retractable(Pair& pair) {
   return packet;
 }
 
-/// Sequence numbers begin anew in each hot ring: a name from the one before is not taken for that
-/// of another packet.
+/// Sequence numbers begin anew in each hot ring, so the name of a packet in a former ring must not
+/// match a packet in the present one.
 TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   send_some(pair, 1);
   const iovec nothing{nullptr, 0};
   uint64_t old = 0;
-  // Asks for a hot ring before there are packets for it.
+  // send() asks for a hot ring although there are no packets for it yet.
   ck_assert(pair.poll_until([&] {
     return pair.b_to_a().optional().retractable->send(numbered(0), &nothing, 1, 0, old) == 0;
   }));
@@ -255,7 +256,8 @@ TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
   pair.b_to_a().optional().retractable->retracted(packet, true);
 }
 
-/// Its end is an event, also where the packet and the switch to the hot ring came at one look.
+/// The end of a used channel is an event, even if the receiver saw its packet and its switch to the
+/// hot ring at the same time.
 TEST(a_channel_that_brought_a_packet_before_its_switch_is_in_use) {
   transport::shm::Options options;
   options.background = false;
@@ -284,8 +286,8 @@ TEST(a_channel_that_brought_a_packet_before_its_switch_is_in_use) {
   ck_assert(in && in->hot() && in->in_use());
 }
 
-/// No fragments go into a cold ring, or to a receiver that consumes nothing for long, or of a
-/// message longer than FI_ERDMA_SHM_EAGER_SIZE.
+/// The link prefers no fragments in a cold ring, for a receiver that has consumed nothing for long,
+/// and for messages longer than FI_ERDMA_SHM_EAGER_SIZE.
 TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
   constexpr size_t kMost = 100'000, kPart = 8192;
   transport::shm::Options options;

@@ -3,7 +3,7 @@
 #include "all_equal.h"
 #include "libcheck.h"
 
-#undef fail  // of check.h, in the way of the standard library
+#undef fail  // check.h defines it; the standard library uses the name
 
 #include <algorithm>
 #include <atomic>
@@ -19,7 +19,7 @@ using erdma::transport::Header;
 
 constexpr uint32_t kStarts[] = {0, 1, 0xFFFFFFFF, 0xFFFFFFC0, 0xFFFFF000, 0x7FFFFFF0};
 
-/// A ring of either sort in private memory, so that a stray access is seen by ASan.
+/// A hot or cold ring in private memory, so that ASan reports stray accesses.
 struct Ring {
   explicit Ring(bool hot, uint32_t start = 0) {
     if (hot)
@@ -51,7 +51,7 @@ uint64_t number_of(const RingEntry& entry) {
   return number;
 }
 
-/// Length and content of message `number`, known to both threads.
+/// Length and content of message `number`; both threads compute them.
 size_t length_of(uint64_t number, bool hot) {
   const uint64_t mixed = number * 2654435761u >> 7;
   return hot && mixed % 3 ? mixed % (kMaxEager + 1) : mixed % (kSlotPayload + 1);
@@ -71,7 +71,7 @@ void take_one(Ring& ring, uint64_t expected, size_t length) {
 
 TEST_CASE(.timeout = 120);
 
-/// With and without bytes in the byte ring.
+/// Some payloads use the byte ring, others do not.
 TEST(an_entry_that_stays_comes_again) {
   Ring ring(true);
   std::vector<std::byte> payload(5000);
@@ -130,7 +130,7 @@ TEST(the_following_header_is_seen_once_its_entry_is_whole, std::size(kStarts)) {
 }
 
 TEST(a_payload_is_placed_aligned_and_whole) {
-  uint32_t at = 0xFFFF0000;  // passes the wrap of the 32-bit position
+  uint32_t at = 0xFFFF0000;  // the 32-bit position wraps during the test
   for (uint64_t i = 0; i < 20'000; ++i) {
     const auto length = uint32_t(length_of(i, true));
     const uint32_t place = place_payload(at, length);
@@ -147,7 +147,7 @@ TEST(a_full_byte_ring_refuses_and_goes_on_once_there_is_room) {
   uint64_t count = 0;
   while (count < 100 && ring.push(count, payload.data(), kMaxEager)) ++count;
   ck_assert_uint_eq(count, kPayloadEnd / kMaxEager);
-  ck_assert(ring.push(count));  // a short one still fits
+  ck_assert(ring.push(count));  // a short payload still fits
   take_one(ring, 0, kMaxEager);
   ring.receiver.publish();
   ck_assert(ring.push(count + 1, payload.data(), kMaxEager));
@@ -217,7 +217,7 @@ TEST(random_bytes_in_a_ring_lead_nowhere_outside_it, 4) {
   Ring ring(true);
   unsigned sum = 0;
   for (uint32_t round = 0; round < 20'000; ++round) {
-    // The stamp is right so that the receiver looks at all; everything else is noise.
+    // The stamp is valid so that the receiver reads the slot. The other fields are random.
     const uint64_t word = random() % 4 ? random() % (kMaxEager + 2) : random();
     ring.memory.slots[round % kHotSlots].stamp.store(word << 32 | (round + 1));
     ring.memory.consumed->store(random());
@@ -295,8 +295,8 @@ TEST(what_may_be_skipped_fills_half_a_ring) {
   ck_assert(ring.push(1));
 }
 
-/// Each packet is executed once, by one of both, in order. `executed` is no atomic: the ring alone
-/// orders those who touch it.
+/// Each packet is executed once, by the sender or the receiver, in order. `executed` is not atomic:
+/// only the ring orders the accesses of the two threads.
 TEST(two_threads_execute_each_packet_once_in_order, 2) {
   constexpr uint32_t kPackets = 300'000;
   Ring ring(true, kStarts[_i]);
@@ -325,7 +325,7 @@ TEST(two_threads_execute_each_packet_once_in_order, 2) {
     while (!ring.sender.push_retractable(&header, &nothing, 1, 0, names[number])) continue;
     if (number % 7) continue;
     for (; oldest <= number; ++oldest) {
-      if (!ring.sender.retract(names[oldest])) {  // it was taken: the answer follows
+      if (!ring.sender.retract(names[oldest])) {  // the receiver has taken and answers it
         while (answered.load(std::memory_order_acquire) < oldest) continue;
         continue;
       }
@@ -348,7 +348,7 @@ TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, std
   stress(false, kStarts[_i], 20'000);
 }
 
-/// Where the payload of the next entry begins in the byte ring. Takes the entry.
+/// Takes the next entry and returns the position of its payload in the byte ring.
 uint32_t take_placed(Ring& ring) {
   RingEntry entry;
   ck_assert(ring.receiver.next(entry));
@@ -379,7 +379,8 @@ TEST(long_payloads_go_round_in_half_of_the_byte_ring_where_the_receiver_keeps_up
 
 CoreSharing::Usage g_usage;
 
-/// On a core that the receiver uses too, long payloads stay at the beginning like short ones.
+/// If the receiver uses the sender's core, too, long payloads stay at the beginning like short
+/// ones.
 TEST(long_payloads_stay_at_the_beginning_on_a_shared_core) {
   g_usage = {pthread_self(), 0, 0, 0};
   CoreSharing core([]() noexcept { return g_usage; });
@@ -438,10 +439,11 @@ TEST(payloads_that_are_longer_than_a_slot_are_counted) {
     ck_assert_uint_eq(counted, longer);
   }
   while (ring.push(0, payload.data(), kMaxEager)) longer += kMaxEager;
-  ck_assert_uint_eq(counted, longer);  // the one without room is not sent
+  ck_assert_uint_eq(counted, longer);  // a payload without room is not counted
 }
 
-/// Short ones between them, which start over when all was consumed, do not confuse either side.
+/// Both sides agree also when short payloads, which start over once all was consumed, come in
+/// between.
 TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts)) {
   Ring ring(true, kStarts[_i]);
   std::vector<std::byte> payload(kMaxEager);
@@ -467,7 +469,7 @@ TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts)) {
   }
 }
 
-/// What the receiver has not given back is not written to, not a line of it.
+/// The sender does not write to a single cache line that the receiver has not given back.
 TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
   constexpr size_t kFirst = 128, kWhole = kPayloadEnd / kMaxEager;
   constexpr size_t kLast = kPayloadEnd - kFirst - kWhole * kMaxEager;
@@ -479,7 +481,7 @@ TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
   ck_assert(ring.push(kWhole + 1, last.data(), kLast));  // up to the last byte
   take_one(ring, 0, first.size());
   ring.receiver.publish();
-  // Only the start of the byte ring is free, as much as the first payload took.
+  // Only the start of the byte ring is free, with the size of the first payload.
   for (size_t length = kFirst + 1; length <= late.size(); ++length)
     ck_assert(!ring.push(kWhole + 2, late.data(), length));
   ck_assert(ring.push(kWhole + 2, late.data(), kFirst));

@@ -9,7 +9,7 @@
 #include "libcheck.h"
 #include "transport/conformance.h"
 
-/// The loop of an endpoint to itself: how much it holds, and what it refuses.
+/// Tests the link of an endpoint to itself: how many packets it holds, and what it refuses.
 namespace erdma::test {
 namespace {
 
@@ -87,7 +87,7 @@ TEST(a_key_of_another_transport_names_nothing_here) {
   other.put(transport::KeyHead{transport::KeyKind::region, 0, 0, 1});
   RemoteKey cut = right;
   --cut.size;
-  RemoteKey pieces = right;  // of more pieces than there can be
+  RemoteKey pieces = right;  // the key has more pieces than are allowed
   transport::KeyHead head;
   std::memcpy(&head, pieces.bytes, sizeof(head));
   head.count = uint8_t(kMaxIov + 1);

@@ -4,7 +4,8 @@
 #include "transport/shm/layout.h"
 #include "transport/shm_pair.h"
 
-/// What there is only so much of for all peers comes back when one ends.
+/// Tests that resources of which all peers together have a limited number come back when a peer
+/// ends.
 namespace erdma::test {
 namespace {
 
@@ -16,7 +17,7 @@ bool is_hot(Link& link) {
   return link.limits().eager > transport::shm::kSlotPayload;
 }
 
-/// Both poll until `condition`.
+/// Polls both sides until `condition`.
 template <typename Condition>
 bool until(Side& one, Side& other, Condition condition) {
   Pair pair;
@@ -53,7 +54,8 @@ TEST(the_hot_ring_of_a_peer_that_ended_is_given_to_another) {
   }
 }
 
-/// Copying by choice takes memory: for sixteen peers at a time, and not for sixteen in all.
+/// Copies by choice take memory, which suffices for sixteen peers at a time. Peers that ended do
+/// not count.
 TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
   Options options;
   options.paths = PathPolicy::copy;
@@ -64,7 +66,7 @@ TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
     Side peer;
     ck_assert(open_side(peer, options));
     const uint64_t copied = shm.counters().bounce_in_bytes;
-    // Until the peer has the shared memory, the receiver reads.
+    // The receiver reads by CMA until the peer has mapped the memory for copies.
     for (uint64_t token = 1; shm.counters().bounce_in_bytes == copied; ++token) {
       const auto bytes = pattern(200'000, 7);
       const iovec from{const_cast<std::byte*>(bytes.data()), bytes.size()};

@@ -14,7 +14,7 @@
 #include "transport/shm/wire.h"
 #include "transport/shm_pair.h"
 
-/// Strangers at the door: whatever they do, the endpoint keeps serving the others.
+/// Tests that an endpoint keeps serving its peers, whatever strangers send to its socket.
 namespace erdma::test {
 namespace {
 
@@ -23,7 +23,7 @@ using transport::shm::connect_as_peer;
 using transport::shm::NameScope;
 using transport::shm::Options;
 
-/// A packet from a fresh endpoint still reaches `side`.
+/// Fails unless a packet from a new endpoint reaches `side`.
 void expect_alive(Side& side) {
   Pair pair;
   ck_assert(open_side(pair.a));
@@ -35,7 +35,7 @@ void expect_alive(Side& side) {
   ck_assert(pair.poll_until([&] { return side.sink->packets.size() > before; }));
 }
 
-/// Waits for the other end to close.
+/// Returns true once the other end has closed its socket.
 bool closes(int socket) {
   for (;;) {
     pollfd fd{socket, POLLIN, 0};
@@ -128,7 +128,7 @@ TEST(garbage_instead_of_a_hello_is_turned_away) {
   expect_alive(side);
 }
 
-/// A hello that would be accepted but for what `spoil` does to it.
+/// Sends a valid hello that `spoil` has changed, and expects a refusal.
 template <typename Spoil>
 void expect_refused(Side& side, Spoil spoil) {
   auto socket = connect_as_peer(side.name);
@@ -169,7 +169,7 @@ TEST(descriptors_that_nobody_asked_for_are_closed) {
   ck_assert(closes(socket->get()));
   close(ends[1]);
   char byte;
-  ck_assert_int_eq(read(ends[0], &byte, 1), 0);  // end of file: no copy is left
+  ck_assert_int_eq(read(ends[0], &byte, 1), 0);  // end of file: no copy of the descriptor is left
   close(ends[0]);
 }
 
@@ -188,7 +188,7 @@ TEST(a_connection_closed_at_once_is_forgotten) {
   expect_alive(side);
 }
 
-/// Whose queue is full is there, and may have room later.
+/// A listener with a full queue exists, and may have room later.
 TEST(a_full_queue_is_not_taken_for_no_listener) {
   const auto name = address_of("127.0.0.1", 941);
   auto listener = transport::shm::listen_as(name, NameScope::address);
@@ -202,13 +202,13 @@ TEST(a_full_queue_is_not_taken_for_no_listener) {
   ck_assert_int_eq(connect_as_peer(name).error(), -FI_ECONNREFUSED);
 }
 
-/// Time is what the test says it is. The background thread reads it.
+/// A clock that the test sets. The background thread reads it.
 struct ManualClock final : util::Clock {
   std::atomic<uint64_t> time{1'000'000'000};
   uint64_t now() const noexcept override { return time.load(); }
 };
 
-/// A peer that ends once something arrived.
+/// Runs a peer that ends after it has received a packet.
 int await_packet(int channel) {
   Pair own;
   if (!open_side(own.a)) return 1;
@@ -231,8 +231,8 @@ TEST(a_peer_stopped_before_the_hello_is_waited_for) {
   ck_assert_int_eq(waitpid(child.pid(), &status, WUNTRACED), child.pid());
   transport::Link& link = **side.transport->link_to(address_of("127.0.0.1", port));
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  // A whole handshake with somebody else, and an hour later another: whatever was due at the first
-  // hello has been looked at.
+  // The side connects to another peer, and an hour later to one more, so it has handled all that
+  // was due at the first hello.
   for (uint64_t i = 0; i < 2; ++i) {
     Pair pair;
     ck_assert(open_side(pair.a));
@@ -252,7 +252,7 @@ TEST(a_peer_stopped_before_the_hello_is_waited_for) {
   ck_assert_int_eq(child.wait(), 0);
 }
 
-/// Reading is refused, as by a filter of seccomp.
+/// Refuses reads by CMA, as a seccomp filter does.
 struct NoReading final : transport::shm::CmaCalls {
   ssize_t readv(pid_t, const iovec*, size_t, const iovec*, size_t) noexcept override {
     return -EPERM;
@@ -271,7 +271,7 @@ TEST(where_only_reading_is_refused_the_sender_writes) {
   pair.b.name = (*b)->name();
   const auto source = pattern(100'000, 7);
   const iovec from{const_cast<std::byte*>(source.data()), source.size()};
-  // The proof takes a message each way; what is sent before goes by copy.
+  // The proof takes one message each way. Bytes that are sent before go by copy.
   for (size_t count = 1; (*a)->counters().cma_write_bytes == 0; ++count) {
     transport::RemoteKey remote_key;
     ck_assert(pair.poll_until([&] {

@@ -12,7 +12,7 @@
 #include "transport/shm/memfd.h"
 #include "transport/shm/ring.h"
 
-/// Processes of the same user that break the rules harm only themselves.
+/// Tests that processes of the same user that break the rules harm only themselves.
 namespace erdma::test {
 namespace {
 
@@ -47,7 +47,7 @@ TEST(noise_in_a_ring_costs_only_that_link, 20) {
   ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
 }
 
-/// Each is kept until it is served, and the peer sees to it that none ever is.
+/// A write is kept until it is served, and this peer never lets one be served.
 TEST(writes_that_are_never_served_do_not_pile_up) {
   using namespace transport::shm;
   Side side;
@@ -89,8 +89,8 @@ TEST(an_invalid_control_message_costs_only_that_link) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const transport::shm::Control messages[] = {
       {transport::shm::ControlType(99), 0},
-      {transport::shm::ControlType::demote, 0},       // only receivers say this
-      {transport::shm::ControlType::hot_ring, 0},     // nor this, and no memfd
+      {transport::shm::ControlType::demote, 0},    // only receivers send demote
+      {transport::shm::ControlType::hot_ring, 0},  // only receivers send hot_ring, and with a memfd
       {transport::shm::ControlType::bulk_memory, 0},  //
   };
   size_t downs = 0;
@@ -122,13 +122,14 @@ TEST(control_messages_that_nobody_reads_do_not_pile_up) {
   const transport::shm::Control ask{transport::shm::ControlType::promote, 0};
   transport::shm::Control answer{};
   ssize_t heard = -EAGAIN;
-  while (heard == -EAGAIN) {  // the endpoint never polls: ends when its other thread has had enough
+  // The endpoint never polls. The loop ends when its connection thread gives up on the peer.
+  while (heard == -EAGAIN) {
     (void)transport::shm::send_message(peer.socket.get(), &ask, sizeof(ask));
     heard = transport::shm::receive(peer.socket.get(), &answer, sizeof(answer)).bytes;
   }
   ck_assert_int_eq(heard, sizeof(answer));
   ck_assert(answer.type == transport::shm::ControlType::bye);
-  // And nothing more is read: what it goes on to say stays its own.
+  // The endpoint reads nothing more, so further messages fill only the peer's own socket.
   while (!transport::shm::send_message(peer.socket.get(), &ask, sizeof(ask))) continue;
 }
 
@@ -146,8 +147,8 @@ TEST(nobody_can_take_the_identity_of_another_process) {
   ck_assert_int_eq(child.wait(), 0);
 }
 
-/// A thief forked before there are threads: greets the endpoint whose port it hears as the port it
-/// hears next. Exits with 0 if it was turned away.
+/// Runs a thief, forked before there are threads. It is told two ports, and greets the endpoint of
+/// the first under the name of the second. Returns 0 if the thief was turned away.
 int steal_name(int channel) {
   const uint16_t victim = hear(channel);
   const uint16_t stolen = hear(channel);
@@ -188,7 +189,8 @@ TEST(a_greeting_under_a_name_that_nobody_listens_to_is_turned_away) {
   ck_assert(!nobody.greet_as(side.name, 998));
 }
 
-/// Answers the one who connects to `listener` as `port` with a chunk and the ring `index` in it.
+/// Answers the endpoint that connects to `listener` under the name of `port`. The answer names a
+/// chunk and the ring `index` in it.
 void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
   using namespace transport::shm;
   pollfd knock{listener.get(), POLLIN, 0};
@@ -212,10 +214,10 @@ void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
   const int fd = chunk->fd();
   ck_assert_int_eq(send_message(socket.get(), &welcome, sizeof(welcome), &fd, 1), 0);
   char nothing;
-  (void)!recv(socket.get(), &nothing, 1, 0);  // until it has been read
+  (void)!recv(socket.get(), &nothing, 1, 0);  // waits until the endpoint has read the answer
 }
 
-/// The chunk has 64 rings: the last one is good, and there is none behind it.
+/// The chunk has 64 rings. The last one is accepted, and an index beyond it is refused.
 TEST(a_ring_that_is_not_in_its_chunk_is_refused, 2) {
   const bool exists = _i == 0;
   const uint16_t port = uint16_t(930 + _i);

@@ -14,7 +14,7 @@
 #include "transport/shm/shm_transport.h"
 #include "util/fd.h"
 
-/// Shared-memory endpoints of this process and of forked ones.
+/// Helpers for shared-memory endpoints of this process and of forked ones.
 namespace erdma::test {
 
 inline util::Result<std::unique_ptr<transport::shm::ShmTransport>> open_shm(
@@ -31,7 +31,7 @@ inline bool open_side(Side& side, const transport::shm::Options& options = {}, u
   return true;
 }
 
-/// Two sides of this process that met.
+/// Two connected sides of this process.
 struct Met : Pair {
   Met() {
     ck_assert(open_side(a) && open_side(b));

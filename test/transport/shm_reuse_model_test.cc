@@ -5,11 +5,13 @@
 
 #include "transport/shm_reuse_world.h"
 
-/// The rule of docs/architecture.md, "Reuse", in random orders of the steps of three processes that
-/// connect, send, share, share, revocation, end links, close, die and are replaced under the same
-/// name and pid. Nothing arrives from another than its sender, or twice, or out of order; what is
-/// lost was reported; no transfer succeeds with other bytes, or fails without a reason; nothing
-/// writes into memory that its owner has back, nor into a process that has the pid of a dead one.
+/// Checks the rule of docs/architecture.md, "Reuse", in random orders of the steps of three
+/// processes that connect, send, share, revoke, end links, close, die and are replaced under the
+/// same name and pid:
+/// - A packet arrives from its sender, once and in order, or its loss is reported.
+/// - A transfer succeeds with the right bytes, or fails for a reason.
+/// - No process writes into memory that its owner has revoked, or into a process that has the pid
+///   of a dead one.
 /// ERDMA_MODEL_SEED and ERDMA_MODEL_STEPS repeat a run, or make it longer.
 namespace erdma::test {
 namespace {
@@ -25,7 +27,7 @@ std::byte pattern_at(uint64_t seed, size_t at) {
   return std::byte((seed * 0x9E3779B97F4A7C15u + at * 131) >> 16);
 }
 
-/// Of one of the two flags of a process, while it is inside its endpoint.
+/// Sets one of the two flags of a process while the process is inside its endpoint.
 struct Inside {
   explicit Inside(bool& flag) : x_flag(flag) { x_flag = true; }
   ~Inside() { x_flag = false; }
@@ -151,7 +153,7 @@ void Process::revoke_region() noexcept {
   post(block->peer, {Note::revoke, uint32_t(index(*block)), 0, 0, block->seed}, nullptr);
 }
 
-/// Into what was shared by any.
+/// Writes into any region that was shared with this process.
 int Process::write() noexcept {
   const Inside inside(polling);
   if (grants.empty()) return -FI_EAGAIN;
@@ -187,7 +189,7 @@ bool Process::arrived(const Note& note, const Link& link) noexcept {
     for (int i = 0; i < kSlots; ++i)
       if (world.at(i).incarnation == note.from)
         world.fail("a packet arrived as another's", note.from, sender.incarnation);
-    return false;  // of a former one of that name, which nobody can ask any more
+    return false;  // the former process of that name is gone
   }
   Flow& flow = sender.flows[size_t(slot)];
   if (note.number >= flow.sent.size())
@@ -264,7 +266,7 @@ void Process::on_done(uint64_t token, int status) noexcept {
   post(read.from, {Note::fin, read.note.block, 0, 0, read.note.seed}, nullptr);
 }
 
-/// All that was shared or shared with the peer is this process's own again.
+/// Frees all memory that this process had shared with the peer.
 void Process::on_link_down(Link& down, int) noexcept {
   const int to = world.slot_of(down.address());
   world.trace("down", *this, uint64_t(to));
@@ -304,7 +306,7 @@ ssize_t Process::readv(pid_t target, const iovec* local, size_t locals, const io
   for (size_t i = 0; i < remotes; ++i) {
     Block* block = nullptr;
     std::byte garbage[kBlockBytes];
-    const std::byte* from = garbage;  // a stranger has other things there
+    const std::byte* from = garbage;  // bytes of a stranger at this address
     std::memset(garbage, 0xEE, sizeof(garbage));
     if (owner) from = inside_of(*owner, remote[i], &block);
     if (!from) return done ? ssize_t(done) : -EFAULT;
@@ -355,7 +357,7 @@ shm::CmaIdentity Process::identity() {
 
 World::World(uint64_t random_seed, uint64_t step_limit)
     : seed(random_seed), limit(step_limit), random(random_seed), processes(kSlots) {
-  // Names that nobody else has, whatever runs beside this.
+  // No other test uses names with this process's pid.
   const auto id = unsigned(getpid());
   char ip[32];
   std::snprintf(ip, sizeof(ip), "127.%u.%u.%u", 64 + (id >> 16 & 63), id >> 8 & 255, id & 255);
@@ -421,7 +423,8 @@ void World::interrupt(Process& caller, pid_t pid) {
   replace(victim->slot, true);
 }
 
-/// By another process of the same name. The pid of a dead one may be a stranger's.
+/// Replaces a process by another one of the same name. The pid of a dead process may become that of
+/// a stranger.
 void World::replace(int slot, bool dies) {
   auto& process = processes[size_t(slot)];
   trace(dies ? "dies" : "closes", *process, uint64_t(process->pid));
@@ -442,7 +445,7 @@ void World::replace(int slot, bool dies) {
   ++replaced;
 }
 
-/// Nobody begins anything, until nothing is left to do.
+/// Lets all processes finish their operations. No process begins a new one.
 void World::settle() {
   quiet = true;
   for (int round = 0; round < 300; ++round) {

@@ -12,8 +12,8 @@
 #include "transport/impostor.h"
 #include "transport/shm/memfd.h"
 
-/// What one peer leaves behind is given to the next only once the former can't touch it any more
-/// (docs/architecture.md, "Reuse").
+/// Tests that the resources of a peer are given to another one only once the former peer can no
+/// longer access them (docs/architecture.md, "Reuse").
 namespace erdma::test {
 namespace {
 
@@ -22,7 +22,7 @@ using transport::Link;
 using transport::RemoteKey;
 using transport::SendHint;
 
-/// Names that no program that runs beside this one uses; the same in its children.
+/// Ports that no other running program uses. The children of this process use the same ones.
 const auto g_first_port = uint16_t(1024 + getpid() * 8 % 31'000);
 uint16_t port(unsigned number) {
   return uint16_t(g_first_port + number);
@@ -34,7 +34,7 @@ Link& link_from(Side& side, const Side& to) {
   return **side.transport->link_to(to.name);
 }
 
-/// Polls those two endpoints only.
+/// Sends one packet. Polls only these two endpoints.
 bool send_between(Side& from, Side& to, uint64_t number) {
   Link& link = link_from(from, to);
   const size_t packets = to.sink->packets.size();
@@ -50,7 +50,7 @@ bool send_between(Side& from, Side& to, uint64_t number) {
   return rc == 0;
 }
 
-/// `side` ends its link to a peer that lives.
+/// Makes `side` end its link to a living peer.
 bool end_link(Side& side, const Side& peer) {
   link_from(side, peer).fail(-FI_EIO);
   const size_t downs = side.sink->downs.size();
@@ -63,10 +63,11 @@ TEST(what_is_sent_over_a_link_that_the_receiver_ended_is_nobody_elses) {
   ck_assert(open_side(receiver) && open_side(former) && open_side(next));
   for (uint64_t i = 0; i < kRingful; ++i) ck_assert(send_between(former, receiver, 0xA0 + i));
   ck_assert(end_link(receiver, former));
-  // As many of another, so that it is at the number that the former would use next.
+  // The next peer sends as many packets, so its ring is at the number that the former peer would
+  // use next.
   for (uint64_t i = 0; i < kRingful; ++i) ck_assert(send_between(next, receiver, 0xB0 + i));
   receiver.sink->packets.clear();
-  // It has not polled since: it doesn't know yet.
+  // The former peer has not polled, so it does not know of the end yet.
   ck_assert_int_eq(link_from(former, receiver).send(numbered(0xAA), nullptr, 0, 0, SendHint::none),
                    0);
   for (int i = 0; i < 100; ++i) receiver.poll();
@@ -84,7 +85,7 @@ TEST(a_late_goodbye_does_not_end_the_next_channel) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert(send_between(pair.b, pair.a, 1) && send_between(pair.a, pair.b, 1));
   ck_assert(end_link(pair.a, pair.b));
-  // Both channels anew, before b has polled: its background thread answers for it.
+  // Both channels come up again before b has polled: its background thread answers.
   Link& again = pair.a_to_b();
   while (again.send(numbered(2), nullptr, 0, 0, SendHint::none)) pair.a.poll();
   while (!again.optional().sharing->possible()) pair.a.poll();
@@ -107,13 +108,14 @@ TEST(a_late_goodbye_does_not_end_the_next_channel) {
   pair.b_to_a().revoke(remote_key);
 }
 
-/// An impostor whose link `side` has ended, while it still has its ring.
+/// Makes `side` end its link to an impostor that still has its ring.
 void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t as) {
   ck_assert(impostor.greet(side.name, as));
   Link& link = **side.transport->link_to(address_of("127.0.0.1", as));
   const util::SystemClock clock;
   const uint64_t end = clock.now() + 20'000'000'000;
-  while (!link.optional().sharing->possible() && clock.now() < end) side.poll();  // it has come up
+  // The link comes up.
+  while (!link.optional().sharing->possible() && clock.now() < end) side.poll();
   Side peer;
   peer.name = link.address();
   ck_assert(end_link(side, peer));
@@ -127,12 +129,12 @@ TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
   ck_assert(next.greet(side.name, port(2)));
   ck_assert_uint_ne(next.ring, former.ring);
   ck_assert_int_eq(shutdown(former.socket.get(), SHUT_RDWR), 0);
-  ck_assert(last.greet(side.name, port(3)));  // heard of after the shutdown
+  ck_assert(last.greet(side.name, port(3)));  // arrives after the shutdown
   ck_assert_uint_eq(last.ring, former.ring);
 }
 
-/// Greets the endpoint whose port it hears, says which ring it got, and leaves its socket to a
-/// child when it is killed.
+/// Runs a peer that greets the endpoint of the port it is told, and sends the index of its ring.
+/// When it is killed, its child still has its socket.
 int greet_and_fork(int channel) {
   Impostor impostor;
   if (!impostor.greet(address_of("127.0.0.1", hear(channel)), port(1))) return 1;
@@ -163,10 +165,10 @@ TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   ck_assert_uint_ne(before.ring, ring);
   child.kill(SIGKILL);
   child.wait();
-  Impostor after;  // its exit is heard of before this greeting
+  Impostor after;  // the endpoint hears of the exit before this greeting
   ck_assert(after.greet(side.name, port(3)));
   ck_assert_uint_eq(after.ring, ring);
-  // It has the listening socket too, at a port that the next test listens at.
+  // The grandchild also has the listening socket, with a port that the next test uses.
   const util::Fd ended(int(syscall(SYS_pidfd_open, grandchild, 0)));
   ck_assert(bool(ended));
   kill(grandchild, SIGKILL);
@@ -182,7 +184,7 @@ TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   std::vector<Impostor> impostors(100);
   size_t greeted = 0;
   for (Impostor& impostor : impostors) {
-    impostor.nonce = 1000 + greeted;  // each time as if it had started again
+    impostor.nonce = 1000 + greeted;  // a new nonce looks like a restart
     if (!impostor.greet_as(side.name, port(1))) break;
     ++greeted;
     side.poll();
@@ -191,7 +193,7 @@ TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   ck_assert_uint_lt(greeted, impostors.size());
   ck_assert(send_between(other, side, 5));
   impostors.clear();
-  // It has closed them all, as is heard before the next greeting and after this poll.
+  // The endpoint learns of the closed sockets before the next greeting and after this poll.
   for (int i = 0; i < 100; ++i) side.poll();
   Impostor again;
   const util::SystemClock clock;
@@ -217,7 +219,7 @@ struct FalseReceiver {
     chunk = std::move(*segment);
     return true;
   }
-  /// Call once a peer has connected.
+  /// Call this after a peer has connected.
   bool welcome(uint16_t as) {
     pollfd knock{listener.get(), POLLIN, 0};
     if (poll(&knock, 1, 20'000) != 1) return false;
@@ -234,7 +236,7 @@ struct FalseReceiver {
   }
 };
 
-/// Reads what is said on `socket` up to a goodbye.
+/// Reads the messages on `socket` up to a goodbye.
 bool hears_goodbye(int socket) {
   transport::shm::Control heard{};
   while (heard.type != transport::shm::ControlType::bye) {
@@ -254,19 +256,21 @@ TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
   ck_assert(receiver.welcome(port(1)));
   while (link.send(numbered(1), nullptr, 0, 0, SendHint::none)) side.poll();
-  // Nothing that a receiver says: the connection thread ends the channel at once, and says so.
+  // A receiver never sends this message. The connection thread ends the channel at once, and says
+  // so.
   const transport::shm::Control wrong{transport::shm::ControlType::promote, 0};
   const int socket = receiver.socket.get();
   ck_assert_int_eq(transport::shm::send_message(socket, &wrong, sizeof(wrong)), 0);
   ck_assert(hears_goodbye(socket));
   pollfd over{socket, POLLRDHUP, 0};
   ck_assert_int_eq(poll(&over, 1, 0), 0);
-  ck_assert_int_eq(link.send(numbered(2), nullptr, 0, 0, SendHint::none), 0);  // it may still write
+  ck_assert_int_eq(link.send(numbered(2), nullptr, 0, 0, SendHint::none),
+                   0);  // the sender may write
   while (side.sink->downs.empty()) side.poll();
   ck_assert_int_eq(poll(&over, 1, 20'000), 1);
 }
 
-/// Sends one packet and leaves the ring, or stays.
+/// Sends one packet and, if `leaves`, gives up the ring.
 void send_from(Impostor& peer, uint64_t number, bool leaves) {
   using namespace transport::shm;
   RingSender ring(RingMemory::cold(*peer.chunk, peer.ring), 0);
@@ -286,8 +290,8 @@ TEST(a_channel_that_waits_for_the_end_of_a_link_comes_before_the_next) {
   ck_assert(receiver.welcome(port(1)));
   while (link.send(numbered(9), nullptr, 0, 0, SendHint::none)) side.poll();
   link.fail(-FI_EIO);
-  // All before the next poll: a channel that has to wait for the end of the link, what ends the
-  // link, and a channel that has not.
+  // Before the next poll, three events occur: a channel opens that has to wait for the end of the
+  // link, the link ends, and a channel opens that need not wait.
   Impostor former, next;
   former.nonce = next.nonce = port(1);
   ck_assert(former.greet_as(side.name, port(1)));
@@ -303,13 +307,13 @@ TEST(a_channel_that_waits_for_the_end_of_a_link_comes_before_the_next) {
   ck_assert_uint_eq(side.sink->downs.size(), 2);
 }
 
-/// The system's, and as far ahead as the test says.
+/// The system's clock, `ahead` nanoseconds in the future.
 struct Ahead final : util::Clock {
   uint64_t now() const noexcept override { return util::SystemClock().now() + ahead; }
   std::atomic<uint64_t> ahead = 0;
 };
 
-/// Counts the calls on `watched`; `instead` answers them once it is set.
+/// Counts the calls on the process `watched`. If `instead` is set, it answers them.
 struct Watching final : transport::shm::CmaCalls {
   ssize_t readv(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
                 size_t remotes) noexcept override {
@@ -321,15 +325,15 @@ struct Watching final : transport::shm::CmaCalls {
     if (pid == watched && instead) return ++calls, instead(local->iov_len);
     return CmaCalls::writev(pid, local, locals, remote, remotes);
   }
-  std::atomic<pid_t> watched = -1;  ///< the connector asks, too
+  std::atomic<pid_t> watched = -1;  ///< atomic, as the connector reads it, too
   std::function<ssize_t(size_t)> instead;
   int calls = 0;
 };
 
 constexpr size_t kLentBytes = 256 * 1024;
 
-/// Greets its parent, shares it memory, shares the same, and polls until it is told to end: with 1,
-/// as another program.
+/// Greets its parent, shares the same memory with it as a region and for one transfer, and polls
+/// until it is told to end. If it is told 1, it executes another program.
 int lend_to_parent(int channel) {
   static std::byte memory[kLentBytes];
   const iovec all{memory, sizeof(memory)};
@@ -351,7 +355,7 @@ int lend_to_parent(int channel) {
   return 5;
 }
 
-/// An endpoint, and a peer in another process that has a shared region to it.
+/// An endpoint, and a peer in another process that shares a region with it.
 struct Lent {
   Child child{lend_to_parent};
   Ahead clock;
@@ -390,7 +394,7 @@ struct Lent {
   }
   void kill_and_reap() {
     child.kill(SIGKILL);
-    child.wait();  // its pid may be another's from now on
+    child.wait();  // another process may have the pid from now on
   }
 };
 
@@ -406,8 +410,8 @@ TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called, 2) {
   rig.kill_and_reap();
   rig.clock.ahead += 1'000'000;
   ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
-  // A read may be, once, until the thread hears of the end: the nonce tells then whose memory it
-  // was.
+  // One read may be called until the connection thread learns of the end. Its nonce then shows
+  // whose memory it read.
   ck_assert_int_le(rig.calls.calls, kCalls[_i] == transport::shm::CmaCall::write ? 1 : 2);
 }
 
@@ -416,13 +420,14 @@ TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
   rig.find_or_add_process();
   rig.calls.instead = [&](size_t length) {
     if (rig.child.pid() > 0) rig.kill_and_reap();
-    return ssize_t(length);  // as its successor under this pid would have it
+    return ssize_t(length);  // a successor with this pid would return this
   };
   ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
   ck_assert_int_eq(rig.calls.calls, 1);
 }
 
-/// Longer ones, which poll() moves: of a shared region, and of what was shared.
+/// poll() moves longer transfers. Rows: a region that is read, a region that is written, and memory
+/// that was shared for one transfer.
 TEST(a_transfer_during_which_the_peer_died_has_not_succeeded, 3) {
   Lent rig;
   rig.find_or_add_process();
@@ -444,12 +449,13 @@ TEST(a_peer_that_executes_another_program_is_not_called_for_long, 2) {
   rig.find_or_add_process();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
   tell(rig.child.channel(), 1);
-  // No thread polls here: the connection thread sees its sockets close.
+  // No thread polls the child: the connection thread sees that its sockets are closed.
   while (rig.access(kCalls[_i], 1024) == transport::kDone) continue;
   ck_assert_int_eq(kill(rig.child.pid(), 0), 0);
 }
 
-/// Whose connection thread waits at its second look at who is at the other end of a socket.
+/// Blocks a connection thread when it asks for the second time which process is at the other end of
+/// a socket.
 struct Gated final : transport::shm::CmaCalls {
   pid_t pid_of(int socket, const util::SocketAddress& name) noexcept override {
     if (++looks == 2) open.wait(false);
@@ -467,8 +473,8 @@ TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
   ck_assert(bool(borrower));
   pair.b.name = (*borrower)->name();
   pair.b.transport = borrower->get();
-  // The owner connects; of the way back the peer's connection thread has heard, and says so
-  // when we let it.
+  // The owner connects. The peer's connection thread has heard of the channel back, and reports it
+  // only once the gate opens.
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
   ck_assert(pair.poll_until([&] { return pair.a_to_b().optional().sharing->possible(); }));

@@ -18,9 +18,9 @@
 #include "transport/conformance.h"
 #include "transport/shm/shm_transport.h"
 
-/// Processes that are simulated in this one: each has an endpoint of the real transport, without a
-/// thread of its own, memory, a pid and a pidfd. Sockets and shared memory are the kernel's. One
-/// step of one of them runs at a time, but for calls by CMA: others may run in the middle of one.
+/// Simulated processes. Each has memory, a pid, a pidfd, and an endpoint of the real transport
+/// without a thread of its own. Sockets and shared memory are the kernel's. One step of one process
+/// runs at a time. However, other processes may run in the middle of a CMA call.
 namespace erdma::test {
 
 using transport::Link;
@@ -31,7 +31,7 @@ constexpr size_t kBlocks = 6;
 constexpr size_t kBlockBytes = size_t{40} * 1024;
 constexpr int kSlots = 3;
 
-/// A millisecond later at each look.
+/// A clock that advances by a millisecond with each call.
 struct StepClock final : util::Clock {
   uint64_t now() const noexcept override { return time += 1'000'000; }
   mutable uint64_t time = 1'000'000'000;
@@ -39,8 +39,8 @@ struct StepClock final : util::Clock {
 
 struct Block {
   enum class Use { free, shared, region, region_revoked, inbox } use = Use::free;
-  int peer = 0;       ///< whose
-  uint64_t seed = 0;  ///< names this use
+  int peer = 0;       ///< the peer that the block is for
+  uint64_t seed = 0;  ///< identifies this use
   RemoteKey remote_key;
 };
 
@@ -53,22 +53,22 @@ struct Memory {
 struct Note {  ///< header of a packet
   enum Kind : uint32_t { plain, big, fin, share_region, revoke } kind;
   uint32_t block;
-  uint64_t from;  ///< incarnation
+  uint64_t from;  ///< incarnation of the sender
   uint64_t number;
   uint64_t seed;
 };
 static_assert(sizeof(Note) == transport::kHeaderBytes);
 
-/// What one incarnation sent to one name.
+/// The packets that one incarnation sent to one name.
 struct Flow {
   struct Sent {
-    uint64_t downs;  ///< of its link, reported before
+    uint64_t downs;  ///< number of times its link had gone down before
     bool arrived;
   };
   std::vector<Sent> sent;
   uint64_t downs = 0;
-  uint64_t next = 0;   ///< number that may arrive
-  size_t settled = 0;  ///< before this one all have arrived, or their loss was reported
+  uint64_t next = 0;   ///< the least number that may arrive
+  size_t settled = 0;  ///< the packets before this one arrived, or their loss was reported
   std::deque<std::pair<Note, RemoteKey>> outbox;
 };
 
@@ -80,7 +80,7 @@ struct Process final : transport::Sink, shm::CmaCalls {
 
   Link& link(int to) noexcept;
   bool idle() const noexcept { return !polling && !stepping; }
-  /// What is left of its memory after `use`.
+  /// Overwrites the block and marks it as free.
   void free_block(Block& block) noexcept;
   size_t index(const Block& block) const noexcept { return size_t(&block - blocks.data()); }
   Block* find(Block::Use use) noexcept;
@@ -88,7 +88,7 @@ struct Process final : transport::Sink, shm::CmaCalls {
   bool send(int to, const Note& note, const RemoteKey& remote_key) noexcept;
   void flush() noexcept;
 
-  // Steps.
+  // Steps of the polling thread and of the connection thread.
   void poll() noexcept;
   void step() noexcept;
   void push(int to) noexcept;
@@ -133,7 +133,7 @@ struct Process final : transport::Sink, shm::CmaCalls {
   std::unique_ptr<Memory> memory = std::make_unique<Memory>();
   std::array<Block, kBlocks> blocks;
   std::array<Flow, kSlots> flows;
-  std::map<uint64_t, Read> reads;  ///< by token
+  std::map<uint64_t, Read> reads;  ///< transfers by token
   std::vector<Read> failed;
   std::vector<Grant> grants;
   uint64_t tokens = 0;
@@ -158,10 +158,10 @@ struct World {
     return nullptr;
   }
   void run();
-  /// One step of a process that can make one.
+  /// Makes one step of a process that is not in the middle of one.
   void any_step();
   void step_of(Process& process);
-  /// In the middle of a call by `caller` on `pid`.
+  /// Lets other processes run in the middle of a call by `caller` on `pid`.
   void interrupt(Process& caller, pid_t pid);
   void replace(int slot, bool dies);
   void settle();
@@ -180,7 +180,7 @@ struct World {
   bool quiet = false;  ///< no interruptions
   int depth = 0;
   pid_t died_inside = -1;
-  // So that a run that checks nothing is seen.
+  // Counts that show that a run did check something.
   uint64_t arrived = 0, read = 0, written = 0, replaced = 0, ended = 0;
   std::deque<std::string> history;
 };

@@ -20,7 +20,7 @@
 #include "transport/shm/region_gate.h"
 #include "transport/shm_pair.h"
 
-/// Peers that die, stop, restart, sleep; and the two sorts of rings.
+/// Tests peers that die, stop, restart and sleep, with hot and cold rings.
 namespace erdma::test {
 namespace {
 
@@ -29,8 +29,8 @@ using transport::SendHint;
 using transport::shm::kSlotPayload;
 using transport::shm::Options;
 
-/// A child that greets its parent with packet 0 and then sends numbered packets until it is killed.
-/// Children are forked before their parent has threads: sanitizers want it so.
+/// Runs a child that greets its parent with packet 0 and then sends numbered packets until it is
+/// killed. Sanitizers require that children are forked before their parent has threads.
 int flood_parent(int channel) {
   const uint16_t parent_port = hear(channel);
   Pair own;
@@ -43,7 +43,7 @@ int flood_parent(int channel) {
   return 0;
 }
 
-/// A child that only polls, until its parent says something.
+/// Runs a child that only polls until its parent sends a word.
 int idle_child(int channel) {
   Pair own;
   if (!open_side(own.a)) return 1;
@@ -53,7 +53,7 @@ int idle_child(int channel) {
   return 0;
 }
 
-/// Of which the name starts with `prefix`: others use /dev/shm, too.
+/// Counts the files whose name starts with `prefix`, as other programs use /dev/shm, too.
 size_t count_files(const char* directory, const char* prefix = "") {
   DIR* dir = opendir(directory);
   if (!dir) return 0;
@@ -74,7 +74,7 @@ TEST(packets_cross_processes_in_order) {
     if (pair.a.sink->packets[i].number() != i) ck_abort_msg("packet %lu is out of order", i);
 }
 
-/// Wants previews, and compares each with the packet that follows the next one.
+/// Asks for previews, and compares each with the packet that follows the next one.
 struct Previewing final : transport::Sink {
   static uint64_t number_in(const std::byte* header) {
     uint64_t number;
@@ -126,7 +126,7 @@ TEST(packets_in_a_row_are_announced_to_who_wants_it) {
     sink.wanted = wanted;
     for (uint64_t i = 2; i < 6; ++i) ck_assert_int_eq(pair.send(pair.b_to_a(), i, nullptr, 0), 0);
     while (sink.packets < 4) pair.a.transport->poll(sink);
-    ck_assert_int_eq(sink.previews, wanted ? 2 : 0);  // of the third and the fourth
+    ck_assert_int_eq(sink.previews, wanted ? 2 : 0);  // previews of the third and the fourth packet
   }
 }
 
@@ -178,14 +178,14 @@ TEST(a_read_from_a_killed_peer_ends_with_an_error) {
   ck_assert_int_eq(packet.link->get({remote_key, 0, target.size()}, &iov, 1, 5), 0);
   pair.a.poll();
   child.kill(SIGKILL);
-  child.wait();  // dead, not dying: else the read may still succeed
+  child.wait();  // waits for the end, as a read from a dying process may succeed
   while (pair.a.sink->downs.empty()) pair.a.poll();
   ck_assert_uint_eq(pair.a.sink->dones.size(), 1);
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 1);
   ck_assert_int_ne(pair.a.sink->dones[0].status, 0);
 }
 
-/// The system's calls, the next write interrupted by `before`.
+/// Makes the real calls. `before` interrupts the next write.
 struct Interrupted final : transport::shm::CmaCalls {
   ssize_t writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
                  size_t remotes) noexcept override {
@@ -221,7 +221,8 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
     ck_assert_uint_eq(pair.a.sink->dones.size() + pair.a.sink->downs.size(), gets - 1);
     ck_assert_int_eq(pair.a_to_b().send(numbered(2), &local, 1, 0, SendHint::none), -FI_EAGAIN);
   };
-  // The writer helps once it has heard of the shared page, and again once it was asked in vain.
+  // The writer helps once it has mapped the shared page, and again after a request that it left
+  // unanswered.
   while (calls.before && gets < 1000) {
     ck_assert_int_eq(pair.a_to_b().get({remote_key, 0, to.size()}, &local, 1, ++gets), 0);
     ck_assert(pair.poll_until([&] {
@@ -233,10 +234,10 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
     ck_assert_int_eq(pair.a.sink->dones[i].status, i + 1 < gets ? 0 : -FI_EIO);
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, gets);
   pair.b_to_a().revoke(remote_key);
-  ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // connects anew
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // send() connects again
 }
 
-/// The link of b, which can share memory to a.
+/// Returns the link of b, which can share memory with a.
 Link& connect_to_lend(Pair& pair) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
@@ -264,7 +265,7 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
     int rc = -FI_EAGAIN;
     while ((rc = pair.a_to_b().put({targets[i], 0, from.size()}, &local, 1, i, false)) ==
            -FI_EAGAIN)
-      pair.b.poll();  // its ring is short
+      pair.b.poll();  // the ring of b has little room
     ck_assert_int_eq(rc, 0);
   }
   while (to[0][0] != from[0]) pair.b.poll();
@@ -288,8 +289,8 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   pair.a_to_b().optional().sharing->on_revoked();
 }
 
-/// The owner waits for nobody who is outside when it revocations: what is under way there ends as
-/// soon as its side hears of that.
+/// An owner that revokes memory does not wait for peers that are outside it. Their transfers end as
+/// soon as they learn of the revocation.
 TEST(nothing_is_written_to_memory_that_was_recalled) {
   Pair pair;
   Link& owner = connect_to_lend(pair);
@@ -298,7 +299,8 @@ TEST(nothing_is_written_to_memory_that_was_recalled) {
   transport::RemoteKey region;
   ck_assert_int_eq(owner.optional().sharing->share({to.data(), to.size()}, true, true, region), 0);
   const iovec local{const_cast<std::byte*>(from.data()), from.size()};
-  ck_assert(pair.poll_until([&] {  // -FI_EBUSY until both sides know each other
+  // put() returns -FI_EBUSY until both sides are connected.
+  ck_assert(pair.poll_until([&] {
     return pair.a_to_b().put({region, 0, from.size()}, &local, 1, 5, true) == 0;
   }));
   while (to[0] != from[0]) pair.a.poll();
@@ -351,7 +353,8 @@ TEST(a_restarted_peer_of_the_same_name_is_a_new_connection) {
     pair.b.owned.reset();
     pair.b.own_sink = {};
     ck_assert(open_side(pair.b, {}, port));
-    if (round % 2) continue;  // the new one may greet before the old one's end is noticed
+    // The new peer may greet before the end of the old one is noticed.
+    if (round % 2) continue;
     ck_assert(pair.poll_until([&] { return pair.a.sink->downs.size() == round + 1; }));
   }
 }
@@ -363,7 +366,7 @@ TEST(a_peer_known_before_and_gone_is_refused_at_once) {
   ck_assert(open_side(pair.a, options) && open_side(pair.b));
   Link& link = pair.a_to_b();
   ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  // Else the peer's own channel may come up, and be lost, after the link has ended.
+  // Without this packet, the peer's own channel may come up, and be lost, after the link has ended.
   ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 1; }));
   pair.b.owned.reset();
@@ -386,7 +389,8 @@ TEST(order_holds_while_senders_take_turns_in_one_hot_ring) {
   for (int turn = 0; turn < 8; ++turn) {
     const int who = turn % 2;
     Link& link = **senders[who]->transport->link_to(pair.a.name);
-    // Until it has a hot ring, and a little longer; the other one has to give up its own for that.
+    // The loop runs until the sender has a hot ring, and 500 rounds longer. The other sender has
+    // to give up its hot ring.
     for (uint64_t after = 0; after<500; after += link.limits().eager> kSlotPayload) {
       if (!link.send(numbered(next[who]), nullptr, 0, 0, SendHint::none)) ++next[who];
       pair.poll();
@@ -430,7 +434,7 @@ void sleep_until_work(Side& side) {
   side.transport->disarm();
 }
 
-/// Each side sleeps whenever it has nothing to do; a lost wake-up is a timeout.
+/// Both sides sleep whenever they have nothing to do. A lost wake-up is a timeout.
 void ping_pong_asleep(Side& side, const util::SocketAddress& peer, uint64_t rounds, bool first) {
   Link& link = **side.transport->link_to(peer);
   const size_t burst = 100;  // more than the ring holds: senders sleep for room, too
@@ -475,12 +479,12 @@ TEST(no_wake_up_is_lost_between_sleeper_and_sender) {
   other.join();
 }
 
-/// `side` has nothing to do, and says so to its senders.
+/// Polls `side` until it has nothing to do and has told its senders so.
 void fall_asleep(Side& side) {
   while (!side.transport->arm()) side.poll();
 }
 
-/// What a peer of the same user can do to its own end of what wakes it.
+/// A hostile peer of the same user can misuse its own end of the wake-up socket.
 TEST(a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_them_from_others) {
   Pair pair;
   Side third;
@@ -490,7 +494,8 @@ TEST(a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_them_from
   while (to_third.send(numbered(0), nullptr, 0, 0, SendHint::none)) pair.a.poll(), third.poll();
   while (third.sink->packets.empty()) third.poll();
   fall_asleep(pair.b);
-  // An eventfd would now be full as well: blocking whoever writes to it.
+  // If the wake-up descriptor were an eventfd, it would now be full, and a blocking write to it
+  // would hang.
   const int fd = pair.b.transport->wait_fd();
   const uint64_t full = UINT64_MAX - 1;
   (void)!::write(fd, &full, sizeof(full));
@@ -579,7 +584,8 @@ TEST(a_peer_costs_four_descriptors) {
       while (receiver.sink->packets.size() == packets) peers[i].poll(), pair.a.poll();
     }
   }
-  // Of both sides, and each new endpoint's own: listener, epoll, doorbell, eventfd, memfd.
+  // The limit counts the descriptors of both sides, and those of each new endpoint: listener,
+  // epoll, doorbell, eventfd and memfd.
   ck_assert_uint_le(count_files("/proc/self/fd") - before, (2 * 4 + 5) * 9);
 }
 

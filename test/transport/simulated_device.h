@@ -16,7 +16,7 @@
 
 namespace erdma::test {
 
-/// The first device that can be used; null = none.
+/// Opens the first usable device. Returns null if there is none.
 inline std::unique_ptr<transport::verbs::Device> open_first_device() {
   for (const auto& device : transport::verbs::list_devices()) {
     if (!device.active || device.addresses.empty()) continue;
@@ -26,14 +26,15 @@ inline std::unique_ptr<transport::verbs::Device> open_first_device() {
   return nullptr;
 }
 
-/// The tests run where they are: the caller preloaded the simulated adapter, or there are devices.
+/// Returns true if the tests run in this process: the caller preloaded the simulated adapter, or
+/// there are devices.
 inline bool has_devices() {
   const char* preloaded = std::getenv("LD_PRELOAD");
   const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
   return simulated || open_first_device();
 }
 
-/// Empty = it was not built.
+/// Returns the path of the simulated adapter, or an empty string if it was not built.
 inline std::string simulated_adapter() {
   const char* build = std::getenv("top_builddir");
   const std::string library = std::string(build ? build : ".") + "/.libs/libsofterdma.so";
@@ -42,7 +43,7 @@ inline std::string simulated_adapter() {
   return "";
 }
 
-/// Starts this program once more, with the adapter preloaded, which says first which one it is.
+/// Prints the personality, and starts this program once more with the adapter preloaded.
 inline pid_t start_on(const std::string& library, const char* personality, char** argv,
                       FILE* output) {
   std::fflush(stdout);
@@ -52,7 +53,7 @@ inline pid_t start_on(const std::string& library, const char* personality, char*
   std::printf("the simulated adapter, %s:\n", personality);
   std::fflush(stdout);
   setenv("LD_PRELOAD", library.c_str(), 1);
-  const char* asan = std::getenv("ASAN_OPTIONS");  // which wants to be loaded first
+  const char* asan = std::getenv("ASAN_OPTIONS");  // ASan checks that it is loaded first
   setenv("ASAN_OPTIONS", (std::string(asan ? asan : "") + ":verify_asan_link_order=0").c_str(), 1);
   setenv("SOFTERDMA_PERSONALITY", personality, 1);
   start_again(argv);
@@ -66,8 +67,8 @@ inline int result_of(pid_t child) {
 }
 
 /// Runs `tests` on the simulated adapter in both of its personalities, each in a process into which
-/// it is preloaded; or once, where the caller preloaded it or there are devices. What main()
-/// returns: 77 = neither library nor device.
+/// it is preloaded. Runs them once if the caller preloaded it or there are devices. Returns the
+/// exit code for main(): 77 means that there is neither the library nor a device.
 inline int on_simulated_devices(char** argv, int (*tests)()) {
   if (has_devices()) return tests();
   const std::string library = simulated_adapter();
@@ -78,8 +79,8 @@ inline int on_simulated_devices(char** argv, int (*tests)()) {
   return result;
 }
 
-/// The same for a suite that waits most of its time, and each of whose tests has a network of its
-/// own: both personalities at once.
+/// Does the same with both personalities at once, for suites that mostly wait and whose tests each
+/// have a network of their own.
 inline int on_both_simulated_devices(char** argv, int (*tests)()) {
   if (has_devices()) return tests();
   const std::string library = simulated_adapter();
@@ -95,14 +96,14 @@ inline int on_both_simulated_devices(char** argv, int (*tests)()) {
   return result;
 }
 
-/// The tests of this process are for devices.
+/// True if the tests of this process run on devices.
 inline bool g_on_devices = false;
 
 inline bool not_on_devices() {
   return !g_on_devices;
 }
 
-/// Runs `tests` as they are, and on devices if there are any.
+/// Runs `tests` without devices, and once more on devices if there are any.
 inline int here_and_on_devices(char** argv, int (*tests)()) {
   static int (*const run)() = tests;
   const char* preloaded = std::getenv("LD_PRELOAD");

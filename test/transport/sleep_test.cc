@@ -12,14 +12,14 @@
 #include "libcheck.h"
 #include "transport/impostor.h"
 
-/// What happens between two steps of one that is about to sleep: the barrier on all processors is
-/// held there, and the peer acts.
+/// Stops an endpoint that is about to sleep at its barrier on all processors, and lets the peer act
+/// meanwhile.
 namespace erdma::test {
 namespace {
 
 std::function<void()> g_at_barrier;
 unsigned g_barriers = 0;
-unsigned g_slow_barriers = 0;  ///< those on every processor of the host
+unsigned g_slow_barriers = 0;  ///< barriers on all processors of the host
 
 unsigned slow_barriers_of_first_sleep(Side& side) {
   g_slow_barriers = 0;
@@ -35,19 +35,19 @@ TEST(the_first_sleep_makes_no_slow_barrier_among_peers_that_registered) {
 
 TEST(the_first_sleep_makes_a_slow_barrier_if_one_peer_has_not_registered) {
   Met pair;
-  Impostor stranger;  // its greeting does not say so
+  Impostor stranger;  // it has not registered for fast barriers
   ck_assert(stranger.greet(pair.a.name, uint16_t(1024 + getpid() * 8 % 31'000)));
   ck_assert_uint_eq(slow_barriers_of_first_sleep(pair.a), 1);
 }
 
-/// The receiver publishes the room without a fence of its own, so the sleeper needs one on the
-/// receiver's processor, after it has said that it waits and before it looks for the last time.
+/// The receiver publishes room without a fence of its own. Therefore the sender needs a barrier on
+/// the receiver's processor after it has announced that it waits, and before its last look.
 TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
-  (void)slow_barriers_of_first_sleep(pair.a);  // it has a barrier for another reason
+  (void)slow_barriers_of_first_sleep(pair.a);  // the first sleep has a barrier for another reason
   transport::Link& link = pair.a_to_b();
   const iovec nothing{nullptr, 0};
   while (link.send(numbered(1), &nothing, 1, 0, transport::SendHint::none) == 0) continue;
@@ -55,7 +55,7 @@ TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
   g_barriers = 0;
   g_at_barrier = [&] {
     if (g_barriers != 1) return;
-    pair.b.poll();  // takes packets, and finds that a sender waits for room
+    pair.b.poll();  // takes packets and finds a sender that waits for room
     pollfd bell{pair.a.transport->wait_fd(), POLLIN, 0};
     woken = poll(&bell, 1, 0) == 1;
   };
@@ -71,7 +71,7 @@ TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
 
 }  // namespace erdma::test
 
-/// Every kernel has membarrier here. In one thread none is needed.
+/// A fake membarrier() that any kernel has. The test acts in one thread and needs no real barrier.
 extern "C" long syscall(long number, ...) noexcept {
   va_list list;
   va_start(list, number);

@@ -16,9 +16,9 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// The kernel does not tell who the peer of a socket is, for this reason.
+/// Makes the kernel refuse SO_PEERPIDFD with `error`.
 void refuse_peer_pidfd(int error) {
-  constexpr unsigned kPeerPidfd = 77;  // SO_PEERPIDFD, which older headers do not have
+  constexpr unsigned kPeerPidfd = 77;  // SO_PEERPIDFD, which older headers lack
   fake::refuse_call(SYS_getsockopt, error, 2, kPeerPidfd);
 }
 
@@ -32,7 +32,7 @@ struct Ends {
   util::Fd ours, theirs;
 };
 
-// Before Linux 6.5.
+// Kernels before Linux 6.5 have no SO_PEERPIDFD.
 TEST(an_older_kernel_finds_the_peer_by_its_pid) {
   const Ends ends;
   refuse_peer_pidfd(ENOPROTOOPT);
@@ -62,8 +62,8 @@ TEST(a_peer_is_not_dead_because_this_process_has_no_room, std::size(kNoRoom)) {
   ck_assert(found && !*found);
 }
 
-/// A write into memory of this side waits until its control socket has room for the memory of the
-/// transfer: it is slow, not lost.
+/// A write into memory of this side needs a message on its control socket. While the socket is
+/// full, the write waits and is not lost.
 TEST(a_write_waits_for_room_on_the_control_socket_of_its_target) {
   test::Met pair;
   const std::vector<std::byte> from = test::pattern(100'000, 1);
@@ -76,7 +76,7 @@ TEST(a_write_waits_for_room_on_the_control_socket_of_its_target) {
   ck_assert_int_eq(pair.a_to_b().send(test::numbered(7), nullptr, 0, 0, SendHint::none), 0);
   const size_t packets = pair.b.sink->packets.size();
   std::thread full([&] {
-    fake::refuse_call(SYS_sendmsg, EAGAIN);  // for this thread alone
+    fake::refuse_call(SYS_sendmsg, EAGAIN);  // only in this thread
     for (int i = 0; i < 100; ++i) pair.b.poll();
   });
   full.join();

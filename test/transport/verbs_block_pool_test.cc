@@ -5,8 +5,8 @@
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
-/// Blocks of registered memory: what is handed out, what goes back, and what happens without
-/// memory.
+/// Tests blocks of registered memory: which are handed out, which are kept, and what happens
+/// without memory.
 namespace erdma::test {
 namespace {
 
@@ -90,7 +90,7 @@ TEST(without_memory_the_device_is_not_asked_again_while_blocks_are_out) {
   for (const BlockPool::Block& block : blocks) pool.release(block);
 }
 
-/// A peer knows the key of what it answered into. 4 blocks in a slab, 3 slabs.
+/// A peer knows the keys of the blocks that its answers went to. There are 3 slabs of 4 blocks.
 TEST(sinks_of_one_peer_are_registered_anew_before_another_has_them) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::read_buffers, kBytes, kPerSlab, kSlabs);

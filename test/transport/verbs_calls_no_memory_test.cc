@@ -3,7 +3,7 @@
 #include "fake/scarce_memory.h"
 #include "transport/verbs_rig.h"
 
-/// Memory that runs out in the calls of an endpoint on a fake NIC.
+/// Tests calls of an endpoint on a fake NIC while there is no memory.
 namespace erdma::test {
 namespace {
 
@@ -18,7 +18,7 @@ TEST(a_transfer_without_memory_is_not_begun) {
   std::vector<std::byte> from = pattern(10'000, 1), to(from.size());
   const iovec source{from.data(), from.size()}, target{to.data(), to.size()};
   RemoteKey key;
-  two.rig.cache.refuse = true;  // what stands for the device would lack memory, too
+  two.rig.cache.refuse = true;  // the fake device would find no memory, either
   int shares = 0, gets = 0;
   const auto share = [&] {
     return two.pair.a_to_b().share(&source, 1, from.size(), Access::remote_read, key);
@@ -48,7 +48,7 @@ TEST(a_peer_that_cannot_be_kept_is_told) {
   ck_assert_int_eq(two.a().transport->link_to(ip6).error(), -FI_EINVAL);
 }
 
-/// Beyond the limit of connections a link waits, which takes memory.
+/// Above the limit of connections, a link waits for a place, and the queue needs memory.
 TEST(a_link_that_cannot_wait_for_its_turn_says_so) {
   verbs::Options options;
   options.max_connections = 2;
@@ -67,8 +67,8 @@ TEST(a_link_that_cannot_wait_for_its_turn_says_so) {
   ck_assert_int_eq(connect(9), -FI_EAGAIN);
 }
 
-/// A link that waits for its peer without a connection is watched, and a link that broke the rules
-/// ends, whatever memory there is.
+/// A link without a connection that waits for its peer is checked, and a link that broke the rules
+/// goes down, even without memory.
 TEST(a_link_without_a_connection_fails_without_memory) {
   Two two;
   two.a().sink->downs.reserve(4);
@@ -83,7 +83,7 @@ TEST(a_link_without_a_connection_fails_without_memory) {
   ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ECONNRESET);
 }
 
-/// Has no memory for packets while it lacks some.
+/// A sink that finds no memory for some packets.
 struct Lacking final : transport::Sink {
   explicit Lacking(RecordingSink& to) : heard(to) {}
   RecordingSink& heard;
@@ -99,7 +99,7 @@ struct Lacking final : transport::Sink {
   }
 };
 
-/// Two peers that may have many packets on the way, and a third that is lost.
+/// Two peers with many packets on the way, and a third that is lost.
 struct Crowd : Two {
   Side second, third;
   RecordingSink& heard = *b().sink;
@@ -130,7 +130,7 @@ struct Crowd : Two {
       return heard.packets.size() > before;
     }));
   }
-  /// b's end of its youngest connection.
+  /// Breaks b's end of its youngest connection.
   void lose_third() {
     const FakeFabric::Wire& wire = rig.fabric.wires.back();
     FakeConnector* const connector = rig.fabric.find(b().name);
@@ -142,8 +142,8 @@ struct Crowd : Two {
   }
 };
 
-/// The packet waits behind one for which there is no memory, or behind more of them than come in
-/// one poll(), and longer than a broken connection is waited for.
+/// The packet waits behind one packet for which there is no memory, or behind more packets than one
+/// poll() takes. It waits longer than a broken connection is kept.
 TEST(a_packet_that_waits_behind_others_arrives_before_its_peer_is_lost, 2) {
   Crowd crowd;
   size_t sent = crowd.heard.packets.size() + 1;

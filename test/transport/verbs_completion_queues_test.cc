@@ -4,7 +4,7 @@
 #include "transport/simulated_device.h"
 #include "transport/verbs/completion_queues.h"
 
-/// Room in the completion queues of an endpoint: an overrun would go unnoticed.
+/// Tests the room in the completion queues of an endpoint. Nobody would notice an overrun.
 namespace erdma::transport::verbs {
 namespace {
 
@@ -24,7 +24,7 @@ TEST(a_queue_without_room_is_followed_by_another) {
   ck_assert_int_eq(queues.reserve(1, third), 0);
   ck_assert_ptr_ne(third.cq, first.cq);
   ck_assert_uint_eq(queues.count(), 2);
-  // What was given back is reserved again.
+  // Released room is reserved again.
   queues.release(second);
   CqShare fourth;
   ck_assert_int_eq(queues.reserve(rest, fourth), 0);

@@ -4,12 +4,12 @@
 
 #include "transport/handshake_world.h"
 
-/// Which outcomes of a connect are tried again, how often, and what the last one says.
+/// Tests which outcomes of a connect are retried, how often, and what the last one reports.
 namespace erdma::test {
 namespace {
 
 constexpr struct {
-  bool patient;  ///< the peer was never there
+  bool patient;  ///< the peer may not have started yet
   uint64_t timeout, least, most;
 } kNobodies[] = {{false, 2'000'000'000, 1'500'000'000, 2'000'000'000},
                  {false, 10'000'000'000, 1'500'000'000, 2'000'000'000},
@@ -31,7 +31,7 @@ TEST(nobody_who_listens_looks_like_a_reset_and_is_told_in_time, std::size(kNobod
   ck_assert_uint_le(passed, kNobodies[_i].most);
 }
 
-/// Where a refusal shows that there is no listener.
+/// Here an absent listener refuses the connection, so a reset comes from a peer that lives.
 TEST(resets_of_a_peer_that_lives_are_none_of_nobody) {
   World world;
   Host& a = world.add(kA, 1, {}, false);
@@ -44,7 +44,7 @@ TEST(resets_of_a_peer_that_lives_are_none_of_nobody) {
   ck_assert_uint_ge(world.clock.time - begin, 9'500'000'000);
 }
 
-/// Answers in between, by a refusal or by a request of the peer, show that the peer is alive.
+/// A refusal or a request of the peer in between shows that the peer is alive.
 TEST(resets_between_answers_are_not_taken_for_nobody, 2) {
   World world;
   Host& a = world.add(kA, 1);
@@ -105,10 +105,10 @@ TEST(ports_that_are_all_taken_fail_the_attempt_in_time) {
   ck_assert_uint_eq(a.failed.size(), 1);
   ck_assert_int_eq(a.failed[0].status, -FI_EADDRINUSE);
   ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
-  ck_assert_int_gt(a.busy_ports, 1'000'000 - 100);  // not as often as it could
+  ck_assert_int_gt(a.busy_ports, 1'000'000 - 100);  // the attempts were spaced out
 }
 
-/// Other outcomes in between tell that there are ports.
+/// Other outcomes in between show that there are free ports.
 TEST(ports_that_are_taken_now_and_then_cost_no_time) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
@@ -128,7 +128,7 @@ TEST(ports_that_are_taken_now_and_then_cost_no_time) {
   ck_assert_uint_lt(world.clock.time - begin, 300'000'000);
 }
 
-/// The address of this endpoint is gone: no port of it will do.
+/// If the address of this endpoint is gone, every port of it fails.
 TEST(no_port_of_an_address_that_is_gone_is_tried_for_long, 2) {
   World world;
   Host& a = world.add(kA, 1);
@@ -144,7 +144,7 @@ TEST(no_port_of_an_address_that_is_gone_is_tried_for_long, 2) {
   ck_assert_uint_le(world.clock.time - begin, 100'000'000);
 }
 
-/// An earlier connection to the peer from there lingers.
+/// An earlier connection from this port to the peer lingers.
 TEST(a_port_that_can_not_be_had_is_not_the_last, 2) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
@@ -156,7 +156,7 @@ TEST(a_port_that_can_not_be_had_is_not_the_last, 2) {
   expect_joined(world, a, b);
 }
 
-/// Connects to a peer that does not answer: the request stays on its way.
+/// Connects to a peer that does not answer, so that the request stays under way.
 void connect_in_vain(World& world, Host& a, const util::SocketAddress& peer) {
   const size_t choices = world.choices(), failed = a.failed.size();
   a.connect(peer);
@@ -183,7 +183,7 @@ TEST(a_peer_that_does_not_answer_holds_few_connections_however_often_it_is_tried
   Host& a = add_impatient(world, kA);
   for (int i = 0; i < 20; ++i) connect_in_vain(world, a, name_b());
   ck_assert_int_eq(a.alive, 2);
-  // One of them gets an answer, and the next attempt has its place.
+  // One request is answered, and the next attempt gets its place.
   a.manager->on_closed(a.greeted.front(), -FI_ECONNRESET);
   ck_assert_int_eq(a.alive, 2);
   a.poll();
@@ -197,7 +197,7 @@ TEST(a_peer_that_does_not_answer_holds_few_connections_however_often_it_is_tried
   a.holds_requests = false;
 }
 
-/// They would have the places of those who connect to us.
+/// Such requests must not take the places of peers that connect to this endpoint.
 TEST(peers_that_do_not_answer_leave_places_for_others) {
   World world;
   Host& a = add_impatient(world, "10.0.0.1");

@@ -6,11 +6,12 @@
 #include "fake/captured_log.h"
 #include "transport/handshake_world.h"
 
-/// Which endpoints get a connection to which, whatever the order of events.
+/// Tests which endpoints get a connection with each other, for any order of events.
 namespace erdma::test {
 namespace {
 
-/// Runs `scenario` once for every order in which its messages can arrive; returns how many.
+/// Runs `scenario` once for each order in which its messages can arrive, and returns the number of
+/// orders.
 int try_all_orders(const std::function<void(World&)>& scenario,
                    const std::function<void(World&)>& check) {
   std::vector<size_t> path, widths;
@@ -57,7 +58,7 @@ TEST(simultaneous_connects_end_in_one_connection_in_every_order) {
         Host &a = *world.find(name_a()), &b = *world.find(name_b());
         a.poll();
         b.poll();
-        expect_joined(world, a, b);  // without waiting
+        expect_joined(world, a, b);  // before any time passes
         world.settle();
         expect_joined(world, a, b);
         ck_assert(a.failed.empty() && b.failed.empty() && a.lost.empty() && b.lost.empty());
@@ -65,7 +66,7 @@ TEST(simultaneous_connects_end_in_one_connection_in_every_order) {
   ck_assert_int_gt(orders, 100);
 }
 
-/// Time, polls, closes and new connects mixed into the messages, at random.
+/// Mixes messages at random with time, polls, closes and new connects.
 void walk(unsigned seed, bool restart) {
   std::mt19937 random(seed);
   World world;
@@ -98,7 +99,7 @@ void walk(unsigned seed, bool restart) {
         world.remove(*b), b = &world.add(kB, nonce);
     }
   }
-  // An end that nobody closed may be left over: traffic finds out.
+  // One end may be left without its other end. Traffic on it finds this out.
   for (int i = 0; i < 3; ++i) {
     world.settle();
     if (a->up.empty()) a->tokens = a->failed.size(), traffic(*a, name_b());
@@ -131,7 +132,7 @@ TEST(a_connect_that_crosses_the_peers_connection_makes_no_second_one) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   b.connect(name_a());
-  world.deliver_all();  // up at both managers; not polled
+  world.deliver_all();  // both managers have the connection; the polling threads do not yet
   a.connect(name_b());
   world.settle();
   expect_joined(world, a, b);
@@ -141,8 +142,8 @@ TEST(a_connect_that_waits_for_the_peers_attempt_goes_on_when_that_fails) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   b.connect(name_a());
-  world.deliver(0);  // reached
-  world.deliver(0);  // asked
+  world.deliver(0);  // b's connect reaches a
+  world.deliver(0);  // a is asked
   a.connect(name_b());
   b.manager->finish();
   b.poll();
@@ -158,7 +159,7 @@ TEST(a_restarted_peer_replaces_its_old_connection) {
   world.settle();
   const uint64_t old = a.up.begin()->first;
   world.find(name_b())->up.clear();
-  world.other.erase(old);  // died without a sign
+  world.other.erase(old);  // b dies without a sign
   world.remove(*world.find(name_b()));
   Host& b = world.add(kB, 3);
   b.connect(name_a());
@@ -173,7 +174,7 @@ TEST(a_request_that_was_overtaken_does_not_end_the_connection) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   b.connect(name_a());
-  world.deliver(0);  // reached: the hello of b is on its way, and late
+  world.deliver(0);  // b's connect reaches a; the hello of b arrives last
   a.connect(name_b());
   while (world.choices() > 1) world.deliver(world.choices() - 1);
   a.poll();
@@ -371,7 +372,7 @@ TEST(a_closing_endpoint_takes_nobody_and_keeps_what_it_has) {
   a.connect(name_b());
   world.settle();
   b.manager->stop_listening();
-  b.listening = true;  // the request was on its way already
+  b.listening = true;  // the request was already under way
   Host& c = world.add("10.0.0.3", 3);
   c.connect(name_b());
   world.settle();

@@ -18,8 +18,8 @@
 #include "util/fd.h"
 #include "util/process_epoch.h"
 
-/// The connector's thread with its real back ends, on the simulated adapter in both personalities,
-/// or on the first active device where there is one.
+/// Tests the connector's thread with its real back ends, on the simulated adapter in both
+/// personalities, or on the first active device.
 namespace erdma::test {
 namespace {
 
@@ -32,7 +32,7 @@ Options patient_options(uint64_t timeout_ns = 10'000'000'000) {
 }
 
 void open_device() {
-  setenv("SOFTERDMA_CONNECT_MS", "600", 0);  // so long does it hold what nobody answers
+  setenv("SOFTERDMA_CONNECT_MS", "600", 0);  // how long a connect without an answer lasts
   g_device = open_first_device();
   ck_assert_ptr_nonnull(g_device.get());
 }
@@ -165,9 +165,9 @@ TEST(an_endpoint_ends_while_it_connects) {
   for (int round = 0; round < 50; ++round) {
     ConnectorEndpoint a(*g_device);
     ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
-    usleep(unsigned(round) * 20);  // any moment will do
+    usleep(unsigned(round) * 20);  // the endpoint ends at different moments
   }
-  while (b.wait_mail(0)) b.up.clear();  // else it keeps the queue pairs of all of them
+  while (b.wait_mail(0)) b.up.clear();  // b gives up the queue pairs of these connections
   ConnectorEndpoint c(*g_device);
   ck_assert_int_eq(c.connector->connect(b.name(), 1, false), 0);
   ck_assert(c.wait([&] { return !c.up.empty(); }));
@@ -179,7 +179,7 @@ TEST(a_closing_endpoint_takes_no_more) {
   ck_assert(a.wait([&] { return !a.up.empty(); }));
   ck_assert(b.wait([&] { return !b.up.empty(); }));
   b.connector->stop_listening();
-  // The order is obeyed before the next one.
+  // The connector executes stop_listening() before the connect.
   ck_assert_int_eq(b.connector->connect(c.name(), 1, false), 0);
   ck_assert(b.wait([&] { return b.up.size() == 2; }));
   ConnectorEndpoint d(*g_device);
@@ -189,7 +189,7 @@ TEST(a_closing_endpoint_takes_no_more) {
   ck_assert(a.lost.empty());
 }
 
-/// Makes the handshakes with a port of the simulated adapter fail; false: another adapter.
+/// Makes handshakes with a port of the simulated adapter fail. Returns false on another adapter.
 bool fault(const char* action, uint16_t port, int times) {
   using Control = int (*)(const char*);
   const auto control = reinterpret_cast<Control>(dlsym(RTLD_DEFAULT, "softerdma_control"));
@@ -203,7 +203,7 @@ TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
   util::SocketAddress name = silent.name();
   util::Fd listener;
   if (g_device->transport_type() == TransportType::ib) {
-    // Takes the connection, as the kernel does for a process that is stopped, and says nothing.
+    // The listener takes the connection and says nothing, as the kernel does for a stopped process.
     listener.reset(socket(name.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     name.set_port(0);
     ck_assert_int_eq(bind(listener.get(), name.data(), socklen_t(name.size())), 0);
@@ -248,7 +248,7 @@ TEST(many_connect_to_one) {
 
 // --- Connects without an answer.
 
-/// Whether those of `fds` that stay open for the kernel are none of a child's.
+/// Returns true if a forked child shares none of the `fds` that are still open.
 bool stay_private(const std::map<int, std::string>& fds) {
   std::vector<int> open;
   for (const auto& [fd, target] : descriptors())
@@ -264,7 +264,7 @@ bool stay_private(const std::map<int, std::string>& fds) {
   return !open.empty() && waitpid(child, &status, 0) == child && status == 0;
 }
 
-/// Whether everything went on and came to its end, although the adapter waits an hour for an
+/// Returns true if all went on and came to an end, although the adapter waits an hour for an
 /// answer.
 bool go_on_without_an_answer() {
   setenv("SOFTERDMA_CONNECT_MS", "3600000", 1);
@@ -288,10 +288,10 @@ bool go_on_without_an_answer() {
   return good && stay_private(fds);
 }
 
-/// In a child, as what would wait for the peer is left to the end of the process.
+/// Runs in a child, as resources that wait for the peer stay until the process ends.
 TEST(nothing_waits_for_a_peer_that_does_not_answer) {
 #ifdef __SANITIZE_THREAD__
-  return;  // it knows no threads that a child of a process with threads starts
+  return;  // TSan supports no new threads in a child of a process with threads
 #endif
   const bool iwarp = g_device->transport_type() == TransportType::iwarp;
   close_device();
@@ -305,7 +305,7 @@ TEST(nothing_waits_for_a_peer_that_does_not_answer) {
 
 // --- ports that TCP has
 
-/// rdma_cm has 40 ports to choose from, of which another program listens at 20.
+/// Leaves rdma_cm 40 ports, of which another program listens at 20.
 std::vector<util::Fd> g_sockets;
 void take_every_second_port() {
   setenv("SOFTERDMA_FIRST_PORT", "41200", 1);
@@ -318,7 +318,7 @@ void take_every_second_port() {
     if (!::bind(socket.get(), name.data(), socklen_t(name.size())) && !::listen(socket.get(), 1))
       g_sockets.push_back(std::move(socket));
     else
-      ck_assert_int_eq(errno, EADDRINUSE);  // another socket has it
+      ck_assert_int_eq(errno, EADDRINUSE);  // another socket has the port
   }
 }
 

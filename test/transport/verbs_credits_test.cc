@@ -9,7 +9,7 @@
 #include "libcheck.h"
 #include "transport/verbs/credits.h"
 
-/// Two sides of one connection, every state of which is looked at.
+/// Explores every state of the two sides of one connection.
 namespace erdma::transport::verbs {
 namespace {
 
@@ -22,8 +22,8 @@ struct Half {
   Credits credits;
   uint32_t window = 0;
   uint32_t batch = 1;
-  uint32_t unposted = 0;        ///< consumed, not yet posted again
-  std::deque<Flying> arriving;  ///< sent by the other side
+  uint32_t unposted = 0;        ///< receives consumed and not yet posted again
+  std::deque<Flying> arriving;  ///< packets that the other side sent
 };
 
 struct World {
@@ -52,7 +52,7 @@ World start(uint32_t window_a, uint32_t window_b) {
   const uint32_t windows[] = {window_a, window_b};
   for (int i = 0; i < 2; ++i) {
     world.halves[i].window = windows[i];
-    world.halves[i].batch = std::max(windows[i] / 4, 1u);  // as a ReceiveQueue does
+    world.halves[i].batch = std::max(windows[i] / 4, 1u);  // as in ReceiveQueue
     world.halves[i].credits.start(windows[1 - i], windows[i]);
   }
   return world;
@@ -62,7 +62,7 @@ void send(World& world, int from, bool is_credit) {
   Half& sender = world.halves[from];
   Half& receiver = world.halves[1 - from];
   receiver.arriving.push_back({sender.credits.consume(), is_credit});
-  // Each packet that flies or was not posted again needs a receive of its own.
+  // Each packet under way, and each whose receive was not posted again, needs a receive of its own.
   ck_assert_uint_le(receiver.arriving.size() + receiver.unposted, receiver.window);
 }
 
@@ -74,7 +74,7 @@ void deliver(World& world, int to) {
   ++half.unposted;
 }
 
-/// Some time after, as packets may leave in between.
+/// Receives may be posted some time after the batch is complete, as packets may leave in between.
 bool may_repost(const Half& half) {
   return half.unposted >= half.batch;
 }
@@ -86,7 +86,7 @@ bool returns_credits(const Half& half) {
   return half.credits.must_return() && half.credits.may_send_credit();
 }
 
-/// With no packet to send, both sides come to rest, and may send and stream again.
+/// Without packets to send, both sides come to rest. After that, both may send and stream again.
 void comes_to_rest(World world) {
   unsigned steps = 0;
   for (bool moved = true; moved;) {

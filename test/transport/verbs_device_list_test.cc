@@ -1,5 +1,5 @@
-// What is told of RDMA devices, on the simulated adapter. Each test is a process of its own, and
-// the adapter reads its variables when it is first used.
+// Tests what the provider reports about RDMA devices, on the simulated adapter. Each test is a
+// process of its own, and the adapter reads its variables at its first use.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -65,7 +65,7 @@ TEST(a_host_without_devices_has_an_empty_list) {
   ck_assert_uint_eq(devices_of("none").size(), 0);
 }
 
-/// What getifaddrs() tells.
+/// The result of getifaddrs().
 class Interfaces {
  public:
   void add(const char* name, const uint8_t (&mac)[6], unsigned flags = IFF_UP) {

@@ -23,13 +23,13 @@
 #include "transport/verbs/verbs_transport.h"
 #include "util/clock.h"
 
-/// Endpoints on adapters of their own, simulated and in one process: what the application asks is
-/// in `Operation`s, each of which must end once. Include in one file.
+/// Endpoints in one process on simulated adapters of their own. An `Operation` is a request of the
+/// application, and must end once. Include this header in one file.
 namespace erdma::test {
 
 namespace verbs = transport::verbs;
 
-/// fi_addr i is node i.
+/// An address book in which fi_addr i is node i.
 struct Names final : protocol::AddressBook {
   std::vector<util::SocketAddress> names;
   util::SocketAddress address_of(uint64_t fi_addr) const noexcept override {
@@ -57,7 +57,8 @@ inline bool compat() {
   const char* personality = std::getenv("SOFTERDMA_PERSONALITY");
   return personality && std::string(personality) == "compat";
 }
-/// In compat the handshake travels over TCP, so it must be there; rdma_cm knows no loopback.
+/// In compat mode, the handshake uses TCP, so the address must exist on this host. rdma_cm does not
+/// support loopback.
 inline util::SocketAddress ip_of(int node) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -66,7 +67,7 @@ inline util::SocketAddress ip_of(int node) {
 }
 
 struct Node final : protocol::Router {
-  /// `port`: that of the process which had its name before.
+  /// `port`: the port of the process that had this name before.
   Node(int index, const verbs::Options& options, bool registers, Names& names, uint16_t port = 0) {
     auto opened = verbs::Device::open("erdma_" + std::to_string(index), ip_of(index));
     if (opened) device = std::move(*opened);
@@ -99,8 +100,9 @@ struct Node final : protocol::Router {
   std::unique_ptr<protocol::Engine> engine;
 };
 
-/// A mapping of its own, between pages that nobody may touch, so that the kernel merges it with no
-/// other: each node's cache watches the mappings that it registers, and no two can watch the same.
+/// A mapping of its own between inaccessible pages, so that the kernel does not merge it with
+/// another one. Each node's cache watches the mappings that it registers, and two caches cannot
+/// watch the same one.
 class Buffer {
  public:
   explicit Buffer(size_t size) : x_size(size) {
@@ -124,16 +126,16 @@ class Buffer {
   size_t x_size;
 };
 
-/// One half of a message.
+/// The send or the receive of a message.
 struct Operation {
   int node, peer;
   bool is_send;
-  bool reliable;  ///< of a send: its success says that the bytes are there
+  bool reliable;  ///< a send that succeeds only after delivery
   uint64_t tag;
   Buffer bytes;
   int posts = 0;
-  int ends = 0;       ///< completions
-  int error = 0;      ///< of the last
+  int ends = 0;       ///< number of completions
+  int error = 0;      ///< error of the last completion
   bool held = false;  ///< not posted yet
   bool over() const { return posts && ends == posts; }
   bool succeeded() const { return over() && !error; }
@@ -156,7 +158,7 @@ class World {
           std::make_unique<Node>(i, options, i == 0 ? first_registers : others_register, x_names));
   }
   ~World() {
-    // Who closes first says goodbye to peers that can still answer.
+    // A node that closes first says goodbye to peers that can still answer.
     while (!nodes.empty()) nodes.pop_back();
   }
 
@@ -170,7 +172,8 @@ class World {
 
   void step() {
     for (auto& message : messages) {
-      // One that failed with an earlier connection is posted again while its message is on the way.
+      // A receive that failed with an earlier connection is posted again while its message is on
+      // the way.
       if (message->receive.over() && message->receive.error && !message->send.over())
         repost(message->receive);
       post(message->receive);
@@ -182,7 +185,7 @@ class World {
     x_still = moved ? 0 : x_still + 1;
     if (!moved) sleep();
   }
-  /// False: it hangs. The limit is for a machine that has much else to do.
+  /// Returns false if the world hangs. The time limit suits a busy machine.
   template <typename Condition>
   bool until(Condition condition) {
     const util::SystemClock clock;
@@ -203,7 +206,7 @@ class World {
       if (!message->receive.over()) return false;
     return true;
   }
-  /// What this node could send has arrived.
+  /// Returns true if all messages that this node sent successfully have arrived.
   bool received_from(int node) const {
     for (const auto& message : messages)
       if (message->send.node == node && message->send.succeeded() && !message->receive.over())
@@ -211,14 +214,14 @@ class World {
     return true;
   }
   bool still() const { return x_still >= 30; }
-  /// Receives whose message will not come are taken back, as an application would.
+  /// Cancels receives whose message will not come, as an application would.
   void cancel_receives() {
     for (auto& message : messages)
       if (!message->receive.over())
         (void)nodes[size_t(message->receive.node)]->engine->cancel(&message->receive);
   }
 
-  /// Another process takes its name. What it had posted ends with it.
+  /// Replaces a node by another process of the same name. The operations that it had posted end.
   void replace(int node) {
     for (auto& message : messages)
       for (Operation* half : {&message->send, &message->receive})
@@ -233,7 +236,7 @@ class World {
   }
 
   std::vector<std::unique_ptr<Node>> nodes;
-  std::vector<std::unique_ptr<Message>> messages;  ///< in flight, and those that are over
+  std::vector<std::unique_ptr<Message>> messages;  ///< messages in flight or finished
 
  private:
   void post(Operation& operation) {
@@ -247,7 +250,7 @@ class World {
     if (rc == -FI_EAGAIN) return;
     ++operation.posts;
     if (!rc) return;
-    ++operation.ends;  // nothing was begun: this is the end
+    ++operation.ends;  // no operation began, so the call was its end
     operation.error = -rc;
   }
   static protocol::SendArgs send_args(Operation& operation, const iovec& iov) {
@@ -273,8 +276,7 @@ class World {
     args.tagged = args.report = true;
     return args;
   }
-  /// As an application does that waits: most of what happens wakes it, time limits of others do
-  /// not.
+  /// Waits as an application does. Most events wake it; a peer's time limits do not.
   void sleep() {
     std::vector<pollfd> waits;
     bool idle = true;

@@ -5,15 +5,17 @@
 #include "transport/simulated_device.h"
 #include "transport/verbs_fault_rig.h"
 
-/// Every fault of the simulated adapter at every protocol: each operation ends once, nothing is
-/// reported that is not so, other peers do not notice, and the next message finds a way.
-/// ONLY=part of a fault's name and PROTOCOL=part of a protocol's pick rows.
+/// Tests every fault of the simulated adapter with every protocol:
+/// - Each operation ends once.
+/// - No completion is false.
+/// - Other peers do not notice, and the next message arrives.
+/// ONLY=part of a fault's name and PROTOCOL=part of a protocol's name select rows.
 namespace erdma::test {
 namespace {
 
 using verbs::Rendezvous;
 
-/// How node 0 sends to node 1, and whose work requests of which kind a fault shall hit.
+/// How node 0 sends to node 1, and which node's work requests of which kind a fault hits.
 struct Protocol {
   const char* name;
   size_t size;
@@ -39,18 +41,19 @@ const Protocol kProtocols[] = {
 enum Outcome { survives, breaks, either };
 enum Third { speaks, silent };
 
-/// `line`: DEV and OP are the protocol's. `device`: options of the adapter that is hit.
+/// In `line`, DEV and OP stand for those of the protocol. `device` has options of the adapter that
+/// the fault hits.
 struct Fault {
   const char* name;
   const char* line;
   const char* device;
   Outcome outcome;
-  int error;     ///< beside FI_ECONNRESET, which is what the other side sees; for want of memory
-                 ///< also FI_ECONNREFUSED, likewise
-  Third third;   ///< whether the third node may expect that its traffic with the hit one goes on
-  bool cold;     ///< before the first connection
-  bool few;      ///< takes long and does not depend on the protocol: two of them are enough
-  bool cm_only;  ///< of rdma_cm
+  int error;     ///< also accepted: FI_ECONNRESET of the other side,
+                 ///< and without memory FI_ECONNREFUSED
+  Third third;   ///< whether traffic between the third node and the hit node goes on
+  bool cold;     ///< the fault occurs before the first connection
+  bool few;      ///< slow and independent of the protocol, so two protocols suffice
+  bool cm_only;  ///< a fault of rdma_cm only
 };
 const Fault kFaults[] = {
     {"general 1st", "wr dev=DEV op=OP n=1 status=general", "", breaks, 0, speaks, 0, 0, 0},
@@ -121,11 +124,11 @@ void set_up_adapters(const Protocol& protocol, const Fault& fault, int count = 3
     devices += "erdma_" + std::to_string(i) + ",ip=" + ip_of(i).host_string() +
                ",retry_ms=100,connect_ms=500" + (i == protocol.hit ? fault.device : "") + ";";
   setenv("SOFTERDMA_DEVICES", devices.c_str(), 1);
-  // A network of its own.
+  // Each test has a network of its own.
   setenv("SOFTERDMA_DIR", temporary_path("softerdma-broken").c_str(), 1);
 }
 
-/// What must hold of every message whatever happened.
+/// Checks what must hold of every message.
 void expect_honest(const Message& message) {
   for (const Operation* each : {&message.send, &message.receive})
     ck_assert_msg(each->ends == each->posts,
@@ -138,7 +141,7 @@ void expect_honest(const Message& message) {
 
 void expect_fitting(const Operation& operation, const Fault& fault) {
   const bool taken_back = !operation.is_send && operation.error == FI_ECANCELED;
-  // Attempts that a full device refuses are made again; when their time is over, the last one may
+  // Attempts that a full device refuses are repeated. When their time limit ends, the last one may
   // be under way.
   const bool refused = (fault.error == FI_ENOMEM || fault.error == FI_ENODEV) &&
                        (operation.error == FI_ECONNREFUSED ||
@@ -149,8 +152,8 @@ void expect_fitting(const Operation& operation, const Fault& fault) {
                 operation.node, fi_strerror(operation.error));
 }
 
-/// Runs until each operation has ended; receives of what was lost are taken back, but not those of
-/// the third node, which must come.
+/// Runs until each operation has ended. Cancels the receives of lost messages, but not those of the
+/// third node, whose messages must arrive.
 void finish(World& world, Outcome outcome) {
   const bool sent = world.until([&] { return world.sent(); });
   for (const auto& each : world.messages)
@@ -168,12 +171,12 @@ void finish(World& world, Outcome outcome) {
         [&] { return world.received() || (world.still() && world.received_from(2)); });
   world.cancel_receives();
   ck_assert_msg(world.until([&] { return world.received(); }), "a receive can't be taken back");
-  for (int i = 0; i < 50; ++i) world.step();  // nothing ends twice
+  for (int i = 0; i < 50; ++i) world.step();  // no operation ends twice
   for (const auto& each : world.messages) expect_honest(*each);
 }
 
 void warm_up(World& world, const Protocol& protocol) {
-  // The receives for large packets are there after a while.
+  // The receives for large packets are posted after some traffic.
   const int rounds = protocol.size > 1000 && protocol.size < 10'000 ? 30 : 1;
   for (int i = 0; i < rounds; ++i) {
     world.message(0, 1, std::min<size_t>(protocol.size, 900), true);
@@ -187,7 +190,7 @@ void warm_up(World& world, const Protocol& protocol) {
   world.messages.clear();
 }
 
-/// A message may still enter a connection whose death no side has noticed yet.
+/// Tries several times, as a message may enter a connection whose end no side has noticed yet.
 void expect_reconnect(World& world, int from, int to, const Protocol& protocol) {
   for (int tries = 0; tries < 5; ++tries) {
     world.messages.clear();
@@ -198,7 +201,8 @@ void expect_reconnect(World& world, int from, int to, const Protocol& protocol) 
   ck_abort_msg("node %d does not reach node %d any more", from, to);
 }
 
-/// Ends operations where nothing else does; otherwise a busy machine must not.
+/// Sets short time limits if nothing else ends operations, and otherwise limits that a busy machine
+/// does not reach.
 void set_patience(verbs::Options& options, bool ends_operations) {
   options.connect_timeout_ns = options.peer_timeout_ns =
       ends_operations ? 1'000'000'000 : 30'000'000'000;
@@ -249,7 +253,7 @@ SUITE(.run = on_both_simulated_devices, .once = initialize_the_log);
 
 TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does,
      kRows* int(std::size(kProtocols))) {
-  leaves_work_undone();  // messages that arrived before a fault made their receives fail
+  leaves_work_undone();  // a fault may make the receives of messages that arrived earlier fail
   const Protocol& protocol = kProtocols[_i / kRows];
   const Fault& fault = kFaults[_i % kRows];
   if (!wanted("ONLY", fault.name) || !wanted("PROTOCOL", protocol.name)) return;
@@ -260,11 +264,11 @@ TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does,
   run_case(protocol, fault);
 }
 
-/// Node 0 has more peers than connections, so that it gives up the one to node 1, which breaks at
-/// any of the messages that this takes. Both ends have operations that wait for the other: receives
-/// from it, and sends that end when their message was delivered.
+/// Node 0 has more peers than connections, so it gives up its connection to node 1. That connection
+/// breaks at any message of this exchange. Both ends have operations that depend on the other:
+/// receives, and sends that end on delivery.
 TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 12) {
-  leaves_work_undone();  // likewise
+  leaves_work_undone();  // as above
   const std::string device = "erdma_" + std::to_string(_i % 2);
   const Fault none{"a retirement that breaks", "", "", either, FI_ETIMEDOUT, speaks, 0, 0, 0};
   set_up_adapters(kProtocols[0], none, 4);
@@ -293,13 +297,13 @@ TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 12) {
   ck_assert_uint_eq(rules_broken(), 0);
 }
 
-/// Which side sends first once another process has the name of node 1.
+/// The side that sends first after another process has taken the name of node 1.
 enum class First { replaced, other, nobody };
 
-/// Node 0 has given up its connection to node 1, from which it awaits a message, and the delivery
-/// of a short and of a long one.
+/// Node 0 has given up its connection to node 1. It has posted a receive from node 1, and a short
+/// and a long send that end on delivery.
 TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired, 3) {
-  leaves_work_undone();  // messages that the replaced process has not received
+  leaves_work_undone();  // messages that the replaced process did not receive
   const auto first = First(_i);
   const Fault none{"a peer that is replaced", "", "", either, FI_ETIMEDOUT, speaks, 0, 0, 0};
   set_up_adapters(kProtocols[0], none, 4);
@@ -317,7 +321,7 @@ TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired, 3
   Message* const lost[] = {&world.message(0, 1, 8, true), &world.message(0, 1, 1'300'000, true)};
   for (Message* message : lost) message->receive.held = true;
   ck_assert(world.until([&] { return world.still(); }));
-  // From now on the connection to node 1 is the one that was not used for the longest time.
+  // These messages make the connection to node 1 the least recently used one.
   for (const int to : {2, 3}) {
     const Message& other = world.message(0, to, 8, true);
     ck_assert(world.until([&] { return other.send.over() && other.receive.succeeded(); }));
@@ -342,7 +346,7 @@ TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired, 3
   ck_assert_uint_eq(rules_broken(), 0);
 }
 
-/// The adapters have no region left: all are registrations that nobody uses now.
+/// Idle registrations use all regions of the adapters.
 TEST(connections_come_up_where_idle_registrations_have_every_region) {
   constexpr size_t kPages = 100, kPage = 4096;
   const Fault none{"no region is left", "", "", survives, 0, speaks, 0, 0, 0};

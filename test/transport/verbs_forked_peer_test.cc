@@ -6,8 +6,8 @@
 #include "transport/simulated_device.h"
 #include "transport/verbs_fault_rig.h"
 
-/// A process that dies while a child of it lives on. The child holds copies of every descriptor, so
-/// no socket closes: the heartbeat must tell.
+/// A process dies while its child lives on. The child holds copies of every descriptor, so no
+/// socket closes, and only the heartbeat shows the death.
 namespace erdma::test {
 namespace {
 
@@ -16,7 +16,7 @@ struct Letter {
   pid_t child = 0;
 };
 
-/// An endpoint of this process, which knows one peer: fi_addr 1.
+/// An endpoint of this process with one peer, which is fi_addr 1.
 struct Endpoint {
   Endpoint(int index, int a_socket) : node(index, options(), true, names), socket(a_socket) {
     Letter letter;
@@ -50,7 +50,7 @@ struct Endpoint {
     args.tagged = args.report = true;
     ck_assert_int_eq(node.engine->post_receive(args), 0);
   }
-  /// The error of the next completion. The test's time limit is the only one.
+  /// Waits for the next completion and returns its error. Only the test's time limit ends the wait.
   int wait(fake::CompletionSink& sink) {
     while (sink.entries.empty()) {
       node.engine->progress();
@@ -66,7 +66,7 @@ struct Endpoint {
   iovec iov{&byte, sizeof(byte)};
 };
 
-/// Answers one message, leaves a child behind, and dies.
+/// Answers one message, forks a child, and dies.
 [[noreturn]] void be_the_peer(int socket) {
   Endpoint peer(1, socket);
   peer.receive();
@@ -76,7 +76,7 @@ struct Endpoint {
   Letter letter;
   letter.child = fork();
   if (letter.child == 0) {
-    // Until the test ends, however it ends; a process that was asked for goes with its descriptors.
+    // The child lives until the test ends in any way, as its descriptors then close.
     char byte;
     (void)!read(socket, &byte, 1);
     _exit(0);

@@ -1,4 +1,4 @@
-// GPU memory registered with the NIC: the simulated adapter and the simulated GPU.
+// Tests GPU memory that is registered with the NIC, on the simulated adapter and the simulated GPU.
 #include <cstring>
 #include <memory>
 
@@ -24,7 +24,7 @@ using transport::verbs::Registration;
 constexpr int kReads = transport::verbs::peer_rights(true, false);
 constexpr int kWrites = transport::verbs::peer_rights(false, true);
 
-/// Of host memory: tells what it was asked.
+/// The cache of host memory, which counts its uses.
 class Host final : public transport::verbs::RegistrationCache {
  public:
   explicit Host(int& uses) : x_uses(uses) {}
@@ -42,7 +42,7 @@ class Host final : public transport::verbs::RegistrationCache {
 };
 
 struct Scene {
-  /// Registrations by address stay, and nothing depends on the time.
+  /// Keeps registrations by address, so that nothing depends on the time.
   explicit Scene(size_t max_idle = 256) : Scene({.max_idle = max_idle, .keeps_all = true}) {}
   explicit Scene(const GpuRegistrations::Config& config)
       : device(test::open_first_device()),
@@ -55,7 +55,7 @@ struct Scene {
         registrations.acquire(memory.at(offset), memory.length() - offset, rights, made), 0);
     return made;
   }
-  /// Registers, and lets go.
+  /// Registers the memory, releases the registration and returns its key.
   uint32_t key(const DeviceMemory& memory, int rights = kReads) {
     const Registration made = acquire(memory, 0, rights);
     registrations.release(made);
@@ -104,7 +104,7 @@ TEST(address_that_comes_back_is_registered_anew, 2) {
   void* address = nullptr;
   Registration held;
   uint32_t before = 0;
-  // Another thread may have mapped something there meanwhile.
+  // Another thread may have mapped memory at this address meanwhile.
   for (int tries = 0; tries < 100 && (!memory || memory->at(0) != address); ++tries) {
     if (_i && tries > 0) scene.registrations.release(held);
     memory = std::make_unique<DeviceMemory>(8192);
@@ -186,8 +186,8 @@ TEST(only_what_the_nic_may_have_written_is_flushed) {
   ck_assert(scene.registrations.may_be_written(&list, 1));
 }
 
-/// By its address, that is: the free would not end otherwise. At once, or soon, by a thread that
-/// needs nobody's call.
+/// A free waits for a registration by address. Such a registration ends at once, or after
+/// `linger_ns` by a thread of its own.
 TEST(memory_that_nobody_uses_can_be_freed, 2) {
   ways(1, 0);
   Scene scene({.linger_ns = _i ? 1'000'000u : 0u});
@@ -207,7 +207,7 @@ TEST(memory_in_use_stays_registered_by_its_address) {
   scene.registrations.release(held);
 }
 
-/// What happens to memory that is registered by its address.
+/// A free does not wait for a registration as a dmabuf, unlike one by address.
 TEST(a_dmabuf_stays_registered, 2) {
   ways(0, 1);
   Scene scene({.linger_ns = _i ? 1'000'000u : 0u});
@@ -218,7 +218,7 @@ TEST(a_dmabuf_stays_registered, 2) {
   ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
 }
 
-/// Whoever fetched bytes gives the registration back before he asks for the flush.
+/// A transfer releases its registration before it asks for the flush.
 TEST(what_the_nic_wrote_is_flushed_after_its_registration_has_ended) {
   ways(1, 0);
   Scene scene({.linger_ns = 0});
@@ -235,7 +235,7 @@ TEST(what_the_nic_wrote_is_flushed_after_its_registration_has_ended) {
   ck_assert_int_eq(softcuda_control("free waits"), 0);
 }
 
-/// A processor may have to help with the rest of a list.
+/// A list with other memory may need copies by the processor.
 TEST(only_lists_of_device_memory_are_direct, 2) {
   Scene scene;
   const DeviceMemory memory(8192);
@@ -258,8 +258,8 @@ TEST(only_lists_of_device_memory_are_direct, 2) {
   ck_assert(scene.registrations.can_move(list, 2, remote_key, _i));
 }
 
-/// What the adapter writes has to be flushed later, unless the GPU orders such writes: a second
-/// registration, for reading, that may fail.
+/// The adapter's writes have to be flushed, unless the GPU orders them. The flush needs a second
+/// registration, for reading, which may fail.
 TEST(what_could_not_be_flushed_is_not_written_by_the_adapter, 2) {
   setenv("SOFTERDMA_MAX_MR", "1", 1);
   ways(1, 0);
@@ -276,7 +276,7 @@ TEST(what_could_not_be_flushed_is_not_written_by_the_adapter, 2) {
   scene.registrations.release(shared);
 }
 
-/// Sharing then waits for the link, whatever the kind of memory.
+/// If host memory is registered for each use, sharing of any memory waits for the link.
 TEST(what_host_memory_costs_is_the_other_caches_to_say) {
   Scene scene;
   ck_assert_str_eq(scene.registrations.registers_each_time(), "a reason");

@@ -10,7 +10,7 @@
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
-/// What two endpoints on a fake NIC hold, and for how long: registrations, the end of a write, and
+/// Tests how long two endpoints on a fake NIC hold registrations, the completion of a write, and
 /// descriptors.
 namespace erdma::test {
 namespace {
@@ -18,14 +18,14 @@ namespace {
 using transport::Access;
 using transport::RemoteKey;
 
-/// Exposes at a, names it to b.
+/// Shares memory of a with b and returns its remote key.
 RemoteKey exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
   RemoteKey remote_key;
   ck_assert_int_eq(two.pair.a_to_b().share(iov, count, length, access, remote_key), 0);
   return remote_key;
 }
 
-/// Of several pieces all are registered or none, at either end.
+/// Either all pieces are registered or none, at both ends.
 TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
   Two two;
   two.meet();
@@ -44,7 +44,7 @@ TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
     two.rig.cache.refuse_after = registered;
     const size_t dones = two.b().sink->dones.size();
     ck_assert_int_eq(two.pair.b_to_a().get({remote_key, 0, 300'000}, pieces, 3, 1), 0);
-    ck_assert_int_eq(two.rig.cache.held, 1);  // what is shared
+    ck_assert_int_eq(two.rig.cache.held, 1);  // the shared memory
     ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
     two.rig.cache.refuse_after = -1;
     two.pair.a_to_b().revoke(remote_key);
@@ -52,7 +52,7 @@ TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
   }
 }
 
-/// A READ behind it tells, and its failure is the write's.
+/// A READ after the write shows that the bytes are placed. If it fails, the write fails.
 TEST(write_that_is_to_be_placed_ends_with_a_read) {
   Two two;
   two.meet();
@@ -80,7 +80,7 @@ TEST(write_that_is_to_be_placed_ends_with_a_read) {
   ck_assert_int_lt(two.b().sink->dones.back().status, 0);
 }
 
-/// Whether a child has something else under these numbers.
+/// Returns true if in a child these descriptors are sockets instead.
 bool stay_private(std::span<const int> fds) {
   const pid_t child = fork();
   if (child == 0) {
@@ -93,7 +93,8 @@ bool stay_private(std::span<const int> fds) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
-/// It would keep the device's objects alive when the parent is dead.
+/// A child's copy of such a descriptor would keep the device's objects alive after its parent's
+/// death.
 TEST(forked_child_has_no_descriptor_of_the_device) {
   ibv_context& context = fake::Nic::one().context;
   context.cmd_fd = open("/dev/null", O_RDONLY);
@@ -109,8 +110,8 @@ TEST(forked_child_has_no_descriptor_of_the_device) {
   close(context.async_fd);
 }
 
-/// Ends an endpoint of which the kernel holds a queue pair. True: what stays open for that is none
-/// of a child's.
+/// Ends an endpoint while the kernel still uses one of its queue pairs. Returns true if a child
+/// shares none of the descriptors that stay open for it.
 bool strand_and_fork() {
   ibv_context& context = fake::Nic::one().context;
   context.cmd_fd = open("/dev/null", O_RDONLY);
@@ -134,7 +135,7 @@ bool strand_and_fork() {
   return stay_private(fds);
 }
 
-/// In a child, as the device stays open to the end of the process.
+/// Runs in a child, as the device stays open until the process ends.
 TEST(forked_child_has_no_descriptor_of_a_device_that_could_not_be_closed) {
   const pid_t child = fork();
   if (child == 0) _exit(strand_and_fork() ? 0 : 1);

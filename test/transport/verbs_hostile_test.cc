@@ -7,7 +7,8 @@
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
-/// A peer that is no endpoint of ours: it sends what it likes, and only its own connection suffers.
+/// Tests a peer that is not an endpoint of this provider. Whatever it sends, only its own
+/// connection suffers.
 namespace erdma::test {
 namespace {
 
@@ -55,7 +56,7 @@ class Stranger {
     std::memcpy(packet + sizeof(prefix), &body, sizeof(body));
     send(packet, sizeof(prefix) + sizeof(body) - cut + more);
   }
-  /// A request of its own at the victim's memory. True: the device carried it out.
+  /// Posts a request to the victim's memory. Returns true if the device carried it out.
   bool access(ibv_wr_opcode opcode, uint64_t address, uint32_t key, uint32_t length) {
     ibv_sge piece{uint64_t(x_memory), length, x_mr->lkey};
     ibv_send_wr request{}, *bad = nullptr;
@@ -71,7 +72,7 @@ class Stranger {
       if (wc.wr_id == kAccess) return wc.status == IBV_WC_SUCCESS;
     return false;
   }
-  /// Packets of that kind which the victim sent.
+  /// Returns the number of packets of this kind that the victim sent.
   unsigned heard(Kind kind) {
     ibv_wc wc{};
     while (ibv_poll_cq(x_cq, 1, &wc) == 1) {
@@ -83,7 +84,7 @@ class Stranger {
     return x_heard[size_t(kind)];
   }
   const util::SocketAddress& name() const { return x_name; }
-  const Terms& told() const { return x_told; }  ///< by the victim
+  const Terms& told() const { return x_told; }  ///< terms that the victim sent
 
  private:
   static constexpr size_t kSlot = 1024;
@@ -127,9 +128,9 @@ class Stranger {
 
 struct Scene {
   Rig rig;
-  Pair pair;  ///< a: the victim; b: an honest peer
+  Pair pair;  ///< a is the victim, b an honest peer
   std::unique_ptr<Stranger> stranger;
-  RemoteKey readable, writable, registered;  ///< of the victim, for the stranger
+  RemoteKey readable, writable, registered;  ///< keys of the victim's memory for the stranger
   std::byte memory[100] = {};
   const iovec iov{memory, sizeof(memory)};
 
@@ -219,7 +220,7 @@ const Attack kAttacks[] = {
 TEST(a_broken_rule_costs_its_own_connection_only, std::size(kAttacks)) {
   Scene scene;
   kAttacks[_i](scene);
-  // one false count of 65535 may be believed, because it harms no one
+  // A single false count of 65535 may be accepted, because it harms no peer.
   if (_i == 4) kAttacks[_i](scene);
   scene.poll();
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 1);
@@ -229,8 +230,11 @@ TEST(a_broken_rule_costs_its_own_connection_only, std::size(kAttacks)) {
   ck_assert(scene.honest_peer_goes_on());
 }
 
-/// Whenever it comes: also when this side, which agreed, is about to end the connection as it hears
-/// nothing more. Then it is used on; and once it has ended, that was agreed.
+/// The peer may take its request back at any time:
+/// - This side has agreed. The connection is used on.
+/// - This side is about to end the connection, as it has heard nothing more. The connection is used
+///   on.
+/// - This side has ended the connection. The end counts as agreed.
 TEST(a_request_that_is_taken_back_is_no_loss, 3) {
   constexpr Phase kPhases[] = {Phase::agreed, Phase::closing, Phase::making /* none: it is gone */};
   Scene scene;
@@ -264,8 +268,8 @@ struct NoHost final : ConnectionHost {
   void await_block() noexcept override {}
 };
 
-/// The connector's thread destroys connections that came to nothing, while the other thread counts
-/// those that grow.
+/// The connector's thread destroys connections that were never used, while the polling thread
+/// counts grown connections in `Resources`.
 TEST(what_did_not_grow_ends_without_a_write_to_what_is_shared) {
   Rig rig;
   const auto page = size_t(sysconf(_SC_PAGESIZE));
@@ -287,7 +291,7 @@ TEST(what_did_not_grow_ends_without_a_write_to_what_is_shared) {
   munmap(memory, length);
 }
 
-/// The peer learns of the end at once, and no thread waits for it.
+/// The peer learns of the end at once. No thread waits for the peer.
 TEST(the_end_is_told_over_a_connection_that_is_used_on, 2) {
   constexpr Phase kPhases[] = {Phase::agreed, Phase::closing};
   Scene scene;
@@ -336,7 +340,7 @@ TEST(a_peer_that_takes_no_answers_does_not_fill_the_memory) {
   for (int i = 0; i < 5000 && scene.pair.a.sink->downs.empty(); ++i) {
     scene.stranger->send(Kind::push, Scene::about(scene.writable, 100), 0);
     scene.poll(2);
-    (void)scene.stranger->heard(Kind::answer);  // without returning credits
+    (void)scene.stranger->heard(Kind::answer);  // returns no credits
     ck_assert_uint_le(transport.resources().answers.in_use(), 1024);
   }
   scene.poll();
@@ -354,7 +358,7 @@ TEST(a_peer_that_retires_and_stays_is_left_in_time) {
                    -FI_EAGAIN);
   for (int i = 0; i < 20'000; ++i) scene.poll(1);
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 0);
-  // No socket listens under that name.
+  // Nothing listens under the stranger's name.
   ck_assert_int_eq(scene.to_stranger().send(numbered(1), nullptr, 0, 0, SendHint::none),
                    -FI_EAGAIN);
   scene.poll();
@@ -403,7 +407,8 @@ TEST(random_packets_do_no_harm, 8) {
 
 TEST(completions_that_come_after_the_end_find_nobody) {
   Scene scene;
-  // Left in the queue when the queue pair goes: the fake keeps them there, as the device does.
+  // The packets stay in the queue when the queue pair is destroyed: the fake keeps them, as the
+  // device does.
   scene.rig.nic.hold = true;
   scene.stranger->send(Kind::packet, transport::Header{});
   scene.to_stranger().fail(-FI_ECONNABORTED);
@@ -416,8 +421,8 @@ TEST(completions_that_come_after_the_end_find_nobody) {
   ck_assert(scene.honest_peer_goes_on());
 }
 
-/// What a peer is told is where its heartbeats go. From that it can guess what lies beside it, and
-/// which keys were given out before and after.
+/// A peer is told the address and key for its heartbeats. From these it can guess neighbouring
+/// addresses, and keys that were given out before and after.
 TEST(what_lies_beside_the_heartbeat_memory_is_out_of_reach, 2) {
   Scene scene;
   use_all_memory(scene.rig, scene.pair);
@@ -428,7 +433,7 @@ TEST(what_lies_beside_the_heartbeat_memory_is_out_of_reach, 2) {
   uint16_t port = 1000;
   for (int page = -kPages; page <= kPages; ++page)
     for (int key = -kKeys; key <= kKeys; ++key) {
-      if (!write && page == 0 && key == 0) continue;  // that is what it was told for
+      if (!write && page == 0 && key == 0) continue;  // this access is permitted
       Stranger guesser(scene.rig, scene.pair.a, port++);
       ck_assert_msg(!guesser.access(opcode, told.heartbeat_address + uint64_t(page * 4096),
                                     told.heartbeat_rkey + uint32_t(key * 0x100), 8),

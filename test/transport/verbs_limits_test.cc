@@ -15,7 +15,7 @@
 #include "transport/verbs/registration.h"
 #include "transport/verbs_rig.h"
 
-/// What the device and its peers can do has limits: each is reached, and one more is refused.
+/// Reaches each limit of the device and of its peers, and expects a refusal of one more.
 namespace erdma::test {
 namespace {
 
@@ -66,12 +66,12 @@ TEST(completion_queues_have_the_room_that_they_say) {
   ck_assert_uint_eq(queues.count(), 0);
   ck_assert_int_eq(queues.reserve(most, share), 0);
   ck_assert_int_eq(share.cq->cqe, int(most));
-  // The device has less room than it said: smaller ones are tried, down to what is asked.
+  // The device has less room than it said, so smaller queues are tried, down to the requested size.
   rig.nic.max_cqe = 64;
   ck_assert_int_eq(queues.reserve(65, share), -FI_ENOMEM);
   ck_assert_int_eq(queues.reserve(64, share), 0);
   ck_assert_int_eq(share.cq->cqe, 64);
-  while (queues.count() < 24)  // as many as there can be
+  while (queues.count() < 24)  // the maximum of queues
     ck_assert_int_eq(queues.reserve(64, share), 0);
   ck_assert_int_eq(queues.reserve(64, share), -FI_ENOMEM);
   queues.release(share);
@@ -92,7 +92,7 @@ TEST(completion_queues_take_the_interrupts_in_turn) {
     vectors.insert(static_cast<fake::Cq*>(share.cq)->vector);
   }
   ck_assert(vectors == (std::set<int>{0, 1, 2}));
-  // A device without interrupts to choose from has the first.
+  // A device without a choice of interrupts has only the first one.
   rig.nic.context.num_comp_vectors = 0;
   verbs::CqShare share;
   ck_assert_int_eq(second.reserve(rig.device->limits().max_cqe, share), 0);
@@ -170,7 +170,7 @@ TEST(what_the_fast_path_has_no_place_for_goes_another_way) {
   transport::FastAccess& fast = *two.pair.a_to_b().optional().fast;
   transport::DeviceAddress first;
   ck_assert(fast.unpack(key, first));
-  two.rig.nic.refuse_regions = ENOMEM;  // of the buffers that it reads into
+  two.rig.nic.refuse_regions = ENOMEM;  // the buffers for reads
   ck_assert_int_eq(fast.get(first, here.data(), 8, 1), -FI_EAGAIN);
   two.rig.nic.refuse_regions = 0;
   const iovec local{here.data(), 8};
@@ -199,7 +199,8 @@ TEST(a_region_is_registered_up_to_what_the_device_takes) {
   ck_assert_int_eq(registrar.open({bytes.data(), 100}, nullptr, true, true).error(), 0);
 }
 
-/// Which is no reason to refuse regions that are open already, as those of GPUs.
+/// Only new regions of host memory are refused. Regions that are open already, such as those of
+/// GPUs, stay usable.
 TEST(a_region_of_the_host_is_refused_where_a_fork_takes_pages_away) {
   fake::Nic::one().fork_status = IBV_FORK_DISABLED;
   fake::Nic::one().refuse_fork_init = EINVAL;
@@ -213,8 +214,8 @@ TEST(a_region_of_the_host_is_refused_where_a_fork_takes_pages_away) {
 }
 
 struct ForkCase {
-  ibv_fork_status status;  ///< before
-  int refusal;             ///< of ibv_fork_init()
+  ibv_fork_status status;  ///< status at the start
+  int refusal;             ///< error of ibv_fork_init()
   verbs::ForkPolicy policy;
   bool opens, registers, apart;
 };
@@ -230,8 +231,8 @@ constexpr ForkCase kForks[] = {
     {IBV_FORK_DISABLED, EINVAL, ForkPolicy::unsafe, true, true, false},
 };
 
-/// By what libibverbs says and does, and never by the version of the kernel. The fake adapter marks
-/// nothing, as libibverbs does not where it has lost count: so the provider does.
+/// The answers of libibverbs decide, not the version of the kernel. The fake adapter marks no
+/// pages, like a libibverbs that has lost count of its references, so the provider marks them.
 TEST(what_a_fork_needs_is_found_by_trying, std::size(kForks)) {
   const ForkCase& c = kForks[_i];
   fake::Nic::one().fork_status = c.status;
@@ -265,7 +266,7 @@ TEST(what_cannot_be_kept_from_children_is_not_registered) {
   ck_assert_uint_eq(rig.nic.regions.size(), before);
 }
 
-/// Neither before nor behind a hole is anything registered.
+/// Memory around a hole is not registered at all, neither before nor behind the hole.
 TEST(children_get_what_lies_around_a_hole, 3) {
   fake::Nic::one().fork_status = IBV_FORK_DISABLED;
   Rig rig;
@@ -297,7 +298,7 @@ TEST(no_stack_is_kept_from_children, 2) {
   std::thread([&] {
     std::byte bytes[10'000];
     of_thread = registers(bytes);
-    from_thread = registers(own);  // of the first thread
+    from_thread = registers(own);  // registers the first thread's stack
   }).join();
   ck_assert_int_eq(from_here, _i);
   ck_assert_int_eq(of_thread, _i);
@@ -306,7 +307,7 @@ TEST(no_stack_is_kept_from_children, 2) {
   ck_assert(registers(on_heap.get()));
 }
 
-/// Its driver registers more, and tells the adapter 32 bits of the length.
+/// The driver registers longer regions, but tells the adapter only 32 bits of the length.
 TEST(a_region_whose_length_the_driver_would_cut_is_refused) {
   Rig rig;
   const uint64_t most = rig.device->limits().max_region;
@@ -315,12 +316,12 @@ TEST(a_region_whose_length_the_driver_would_cut_is_refused) {
   ck_assert_uint_eq(most % (2 << 20), 0);
 }
 
-/// Nothing was sent, whatever its way: the caller keeps it.
+/// The message was not sent in either form, so the caller keeps it.
 TEST(a_send_that_the_device_refuses_was_not_sent, 2) {
   Two two;
   two.meet();
   std::vector<std::byte> bytes(200);
-  const size_t length = _i ? bytes.size() : 0;  // in a block, or within the request
+  const size_t length = _i ? bytes.size() : 0;  // in a block, or inline
   const iovec payload{bytes.data(), length};
   two.rig.nic.post_send_error = -EIO;
   ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), &payload, 1, length, SendHint::none),
@@ -337,7 +338,7 @@ TEST(a_send_without_a_block_was_not_sent) {
   two.rig.nic.refuse_regions = ENOMEM;
   ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), &payload, 1, bytes.size(), SendHint::none),
                    -FI_EAGAIN);
-  // No block is out that could come back.
+  // No block is in use that could come back.
   ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
   ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ENOMEM);
   two.rig.nic.refuse_regions = 0;
@@ -368,14 +369,14 @@ TEST(receives_of_many_connections_lie_in_few_regions) {
       ck_assert(lies_in_its_region(rig, part, kRegionBytes));
       places.insert(part.bytes());
     }
-    ck_assert_uint_eq(rig.nic.regions.size(), 8);  // of 1, 1, 2, 4, ... 64 parts
+    ck_assert_uint_eq(rig.nic.regions.size(), 8);  // regions of 1, 1, 2, 4, ... 64 parts
     std::byte* before = nullptr;
     for (std::byte* const place : places) {
       ck_assert(!before || place - before >= ptrdiff_t(kRegionBytes));
       before = place;
     }
     ck_assert_uint_eq(places.size(), parts.size());
-    // What goes back is taken again, and other sizes have other regions.
+    // A released part is used again. Other sizes use other regions.
     std::byte* const free = parts[70].bytes();
     parts[70].reset();
     Part again, other;
@@ -420,7 +421,7 @@ struct Giver final : verbs::RoomGiver {
   int left, asked_with = 0;
 };
 
-/// Who has nothing to give (row 0), enough at once, or bit by bit.
+/// The giver has nothing to give (row 0), gives enough at once, or gives bit by bit.
 TEST(memory_of_its_own_is_registered_where_something_gives_way, 3) {
   Rig rig;
   Giver giver(_i);
@@ -433,7 +434,7 @@ TEST(memory_of_its_own_is_registered_where_something_gives_way, 3) {
   rig.nic.refuse_regions = 0;
 }
 
-/// As another thread does while the device registers. What it gives back is enough.
+/// Releases a part as another thread could while the device registers. This makes enough room.
 struct PartGiver final : verbs::RoomGiver {
   bool give_room(int) noexcept override {
     part.reset();
@@ -469,7 +470,7 @@ struct Sharing : Two {
   RemoteKey remote_key;
 };
 
-/// No peer could know of it yet.
+/// Before there is a connection, no peer can know of the registration.
 TEST(nothing_is_registered_for_a_peer_before_it_is_connected, 2) {
   Sharing two;
   two.rig.fabric.hold = true;
@@ -480,7 +481,7 @@ TEST(nothing_is_registered_for_a_peer_before_it_is_connected, 2) {
     two.pair.poll();
   }
   ck_assert_int_eq(two.rig.cache.made, 0);
-  ck_assert_uint_eq(two.rig.fabric.attempts, 1);  // it is what connects
+  ck_assert_uint_eq(two.rig.fabric.attempts, 1);  // sharing starts the connection
   two.rig.fabric.hold = false;
   static_cast<FakeConnector*>(two.rig.fabric.find(two.a().name))->go_on();
   ck_assert(two.until([&] { return two.share() == 0; }));
@@ -503,7 +504,7 @@ TEST(nothing_is_registered_for_a_peer_that_takes_no_packets) {
   ck_assert_int_eq(link.revoke(two.remote_key), 0);
 }
 
-/// What stays registered is found again: it need not wait.
+/// A lasting registration is found again, so sharing need not wait.
 TEST(memory_that_stays_registered_is_shared_before_there_is_a_connection) {
   Sharing two;
   two.rig.cache.each_time = nullptr;

@@ -1,4 +1,4 @@
-// Registered memory is never found again when its pages have changed, whoever changed them and how.
+// Tests that registered memory is never found again after its pages have changed in any way.
 #include <poll.h>
 #include <sys/wait.h>
 
@@ -40,8 +40,8 @@ TEST(a_mapping_that_is_used_in_part_can_still_be_moved_whole) {
       elsewhere.at(0));
 }
 
-/// The kernel tells of MADV_DONTNEED before it has happened: a region that is made in between has
-/// the old pages.
+/// The kernel reports MADV_DONTNEED before it happens, so a region that is made in between has the
+/// old pages.
 TEST(a_region_of_emptied_memory_serves_one_use_until_that_is_over) {
   WatchedCache::Limits limits;
   limits.tick_ns = 1'000'000;
@@ -52,7 +52,7 @@ TEST(a_region_of_emptied_memory_serves_one_use_until_that_is_over) {
   uint32_t last = rig.key(8, 4);
   ck_assert_uint_ne(first, last);
   ck_assert_uint_eq(rig.key(16, 4), rig.key(16, 4));
-  // In time it is kept again.
+  // Some time later, the region is kept again.
   for (uint32_t next; (next = rig.key(8, 4)) != last; last = next) poll(nullptr, 0, 1);
 }
 
@@ -68,20 +68,21 @@ TEST(memory_freed_by_the_cache_itself_may_be_watched) {
   for (size_t page : {1u, 2u}) {
     (void)rig.key(40, 1);
     g_scrap = rig.arena.at(page);
-    (void)rig.key(page == 1 ? 50 : 51, 1);  // frees it while making this one
+    (void)rig.key(page == 1 ? 50 : 51, 1);  // frees the scrap while it makes a region
     ck_assert_ptr_null(g_scrap.load());
     rig.arena.map(page, 1);
   }
   (void)rig.key(5, 1);
   g_scrap = rig.arena.at(3);
-  rig.arena.unmap(5, 1);  // the housekeeper destroys the region, and frees it then
+  // The housekeeper destroys the region, and frees the scrap meanwhile.
+  rig.arena.unmap(5, 1);
   rig.wait_for_regions(3);
   rig.log.meanwhile = nullptr;
 }
 
 // --- fork
 
-/// Runs `body` in a child, which must return 0.
+/// Runs `body` in a child and fails unless it returns 0.
 template <typename Body>
 void in_child(Body body) {
   const pid_t child = fork();
@@ -111,7 +112,7 @@ TEST(a_child_has_its_memory_and_leaves_the_regions_alone) {
 
 TEST(a_child_may_open_a_cache_of_its_own) {
 #ifdef __SANITIZE_THREAD__
-  return;  // it knows no threads that a child of a process with threads starts
+  return;  // TSan supports no new threads in a child of a process with threads
 #endif
   Rig rig;
   const uint32_t kept = rig.key(0, 4);
@@ -145,7 +146,7 @@ TEST(a_child_that_lives_on_holds_up_nobody) {
   char byte;
   ck_assert_int_eq(read(ready[0], &byte, 1), 1);
   (*monitor).reset();
-  arena.unmap(0, 4);  // would wait for a reader for ever
+  arena.unmap(0, 4);  // unmap() would wait for a reader for ever
   close(stay[1]);
   waitpid(child, nullptr, 0);
   for (const int fd : {ready[0], ready[1], stay[0]}) close(fd);

@@ -3,11 +3,12 @@
 #include "transport/verbs/deadlines.h"
 #include "transport/verbs/send_queue.h"
 
-/// Memory that runs out while a connection is made.
+/// Tests connects while there is no memory.
 namespace erdma::test {
 namespace {
 
-/// For the peer and the attempt, each with its table, and with a place for its time limit.
+/// Memory is allocated for the peer and for the attempt, each with its table, and for its time
+/// limit.
 TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 6) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
@@ -21,9 +22,9 @@ TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 6) {
     }
     return false;
   });
-  ck_assert(fake::replenish());  // it did fail
+  ck_assert(fake::replenish());  // an allocation did fail
   a.poll();
-  ck_assert_uint_eq(a.failed.size() + thrown, 1);  // somebody was told
+  ck_assert_uint_eq(a.failed.size() + thrown, 1);  // the caller was told
   a.failed.clear();
   a.connect(peer);
   world.settle();
@@ -48,7 +49,7 @@ TEST(a_device_that_goes_away_ends_its_connections_without_memory) {
   ck_assert_int_eq(a.lost[0].status, -FI_ENODEV);
 }
 
-/// Its text is longer than what a std::string holds without memory.
+/// The peer's name is too long for a std::string without an allocation.
 TEST(a_peer_with_a_long_name_is_given_up_without_memory) {
   World world;
   Host& a = world.add("10.100.100.100", 1);

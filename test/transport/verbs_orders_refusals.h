@@ -10,16 +10,16 @@
 
 #include "fake/scarce_memory.h"
 
-/// Calls of the adapter that are refused, and whose allocations count. It defines functions of the
-/// adapter's libraries, so one file of a program includes it.
+/// Refuses calls of the adapter, and counts the provider's allocations. The header defines
+/// functions of the adapter's libraries, so only one file of a program may include it.
 namespace erdma::fake {
 
-inline long g_refused = kNever;   ///< number of the first call that is
-inline long g_many_calls = 1;     ///< that are, in a row
-inline long g_calls = 0;          ///< of counted() so far
-inline unsigned long g_told = 0;  ///< warnings of a link's end that were due
+inline long g_refused = kNever;   ///< number of the first refused call
+inline long g_many_calls = 1;     ///< number of refused calls in a row
+inline long g_calls = 0;          ///< calls by counted() so far
+inline unsigned long g_told = 0;  ///< warnings about the end of a link
 
-/// True: with this errno.
+/// Returns true, and sets this errno, if the call is to fail.
 inline bool refuses(int error = ENOMEM) {
   if (!t_counted) return false;
   const long number = g_calls++;
@@ -60,8 +60,8 @@ inline bool of_provider(const void* caller) {
   return caller >= static_cast<const void*>(&__executable_start) &&
          caller < static_cast<const void*>(&etext);
 }
-/// What the adapter allocates for itself does not count; what the standard library does on behalf
-/// of the provider does.
+/// The adapter's own allocations do not count. Allocations by the standard library on behalf of the
+/// provider do.
 inline bool concerns_provider(const void* caller) {
   if (of_provider(caller)) return true;
   static const void* const standard = [] {

@@ -28,14 +28,15 @@
 #include "transport/verbs_orders_refusals.h"
 #include "transport/verbs_orders_transfers.h"
 
-/// Endpoints with their real connectors on the simulated adapter, without threads of their own:
-/// what each polls, sends, and does to connect happens in an order, and at times, that are drawn.
-/// Meanwhile an allocation fails, a call of the adapter is refused, or a connection breaks. What
-/// send() took arrives once and in order, or both sides may know that it does not: one of them
-/// hears that its link is down, and a warning is due. What get() and put() took ends once, and
-/// what they say to have moved is there: read at once, written ahead of the packets behind it. They
-/// reach memory that is shared for them, and registered regions, by each of their ways; of the
-/// host, and of a simulated GPU.
+/// Endpoints with their real connectors on the simulated adapter, without threads of their own. The
+/// order and the times at which each polls, sends, and connects are random. Meanwhile an allocation
+/// fails, a call of the adapter is refused, or a connection breaks.
+/// - A message that send() took arrives once and in order. Otherwise one side hears that its link
+///   is down, and a warning is logged.
+/// - A transfer that get() or put() took ends once, and its bytes are there: those of a read at
+///   once, those of a write ahead of later packets.
+/// - Transfers use memory that is shared for them and registered regions, in each way, with host
+///   memory and with memory of a simulated GPU.
 
 extern "C" int fi_log_enabled(const fi_provider*, fi_log_level level, fi_log_subsys subsystem) {
   erdma::fake::g_told += level == FI_LOG_WARN && subsystem == FI_LOG_EP_DATA;
@@ -65,7 +66,7 @@ constexpr uint64_t kMessages = 30;
 constexpr uint64_t kTransfers = 4;
 constexpr size_t kNodes = 4;
 
-/// The system's, and what was skipped.
+/// The system's clock plus the time that was skipped.
 struct SkippingClock final : util::Clock {
   uint64_t now() const noexcept override { return util::SystemClock().now() + skipped; }
   uint64_t skipped = 0;
@@ -79,15 +80,15 @@ size_t length_of(uint64_t number) {
 /// The messages of one endpoint to another.
 struct Flow {
   bool over() const { return expected >= kMessages; }
-  /// What was lost is not sent again, but something comes after it.
+  /// A lost message is not sent again, but a message must follow it.
   bool has_more() const { return sent < kMessages || (!over() && ends > ends_at_last); }
 
   uint64_t sent = 0;
-  uint64_t expected = 0;  ///< number of the next one to arrive
+  uint64_t expected = 0;  ///< number of the next message
   uint64_t lost = 0;
   uint64_t lost_untold = 0;
-  uint64_t senders_end = 0;    ///< `sent` when its link was last down
-  bool receivers_end = false;  ///< since the last message
+  uint64_t senders_end = 0;    ///< `sent` when the sender's link last went down
+  bool receivers_end = false;  ///< the receiver's link went down after the last message
   unsigned ends = 0, ends_at_last = 0;
   bool in_order = true, whole = true;
 };
@@ -95,11 +96,11 @@ struct Flow {
 struct Adapter {
   std::unique_ptr<Device> device;
   std::unique_ptr<GpuMemoryRegistrar> gpu_registrar;
-  GpuRegistrations* gpu;  ///< is the cache
+  GpuRegistrations* gpu;  ///< points to the cache
   std::unique_ptr<RegistrationCache> cache;
 };
 
-/// Of the transfers from one to another, at either side. The same in all runs of a test.
+/// GPU memory at either end of the transfers between two endpoints. All runs of a test use it.
 std::unique_ptr<DeviceMemory> g_gpu_memory[kNodes][kNodes][2];
 
 class Drawn;
@@ -127,7 +128,7 @@ class Drawn {
       x_sinks[i].world = this;
       x_sinks[i].self = i;
     }
-    // Where there are more than two, the first speaks to all others.
+    // If there are more than two endpoints, the first exchanges messages with all others.
     for (size_t i = 1; i < count; ++i) x_pairs.insert(x_pairs.end(), {{0, i}, {i, 0}});
     for (const auto& [from, to] : x_pairs) {
       moving[from][to].gpu_here = g_gpu_memory[from][to][0].get();
@@ -140,7 +141,7 @@ class Drawn {
     answer_all();
   }
 
-  /// Until everything is over, or for so many steps: false after a while.
+  /// Runs until all is over, or for `most_steps` steps. Returns false if it takes too long.
   bool run(unsigned most_steps = UINT_MAX) {
     const util::SystemClock system;
     const uint64_t end = system.now() + 240'000'000'000;
@@ -153,7 +154,7 @@ class Drawn {
         sched_yield();
         const uint64_t now = system.now();
         if (now > end) return false;
-        // Nothing is under way but what awaits a time.
+        // Nothing is under way except time limits.
         if (now - moved_at < 2'000'000) continue;
         ::poll(nullptr, 0, 1);
         clock.skipped += jump;
@@ -198,8 +199,8 @@ class Drawn {
   Moving moving[kNodes][kNodes];
 
  private:
-  /// An endpoint that ends waits for the answers to its connects. Its peers, which give them, share
-  /// this thread: here nobody would while it waits.
+  /// An endpoint that ends waits for the answers to its connects. Its peers would have to answer on
+  /// this thread while it waits, so they answer before.
   void answer_all() {
     for (bool waiting = true; waiting; sched_yield()) {
       waiting = false;
@@ -211,7 +212,7 @@ class Drawn {
     }
   }
   bool step() {
-    // Whoever runs, runs for a while, as where they share a core.
+    // A thread that runs goes on for several steps, as on a shared core.
     if (x_random() % 4 == 0) x_runs = x_random() % (2 * x_count);
     const size_t node = x_runs % x_count;
     VerbsTransport& transport = *x_transports[node];
@@ -236,7 +237,7 @@ class Drawn {
     if (rc && rc != transport::kDone) return next.give_back(), false;
     next.under_way = true;
     ++next.begun;
-    // What is short is written in the order of the calls.
+    // Short writes are posted in the order of the calls.
     if (!next.reads && next.way != Way::shared && next.there.iov_len <= transport::kAlwaysEager)
       next.written_before = flows[from][to].sent;
     if (rc == transport::kDone) next.on_done(0, flows[from][to].sent);
@@ -251,11 +252,11 @@ class Drawn {
                                                : Mapped::kBytes;
     const bool reads = x_random() % 2;
     const bool until_placed = way != Way::shared && way != Way::fast && x_random() % 2;
-    // Of regions others move what a GPU has here.
+    // GPU memory of the initiator is used only with shared memory.
     const bool of_gpu_here = way == Way::shared && x_random() % 2 == 0;
     next.draw(way, reads, until_placed, length, of_gpu_here, x_random() % 4 == 0);
   }
-  /// Lets the peer have what it is about to move.
+  /// Shares the target memory of the next transfer with the peer.
   bool lend(Moving& next, transport::Link& link, size_t lender) {
     if (next.way == Way::shared) {
       const auto access =
@@ -334,7 +335,7 @@ class Drawn {
 
 void FlowSink::on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
                          size_t length) {
-  // As the engine, which keeps what comes early.
+  // The engine keeps early packets in such a buffer.
   std::unique_ptr<std::byte[]> kept(new std::byte[length + 1]);
   std::memcpy(kept.get(), payload, length);
   Flow& flow = world->flows[world->index_of(link.address())][self];
@@ -393,7 +394,7 @@ void open_adapters() {
     auto cache = RegistrationCache::create(**device, {.enabled = i % 2 == 0});
     ck_assert(bool(cache));
     fake::replace_posts(*(*device)->context());
-    // Registered for each use, and by no other thread.
+    // GPU memory is registered for each use, and on this thread only.
     auto both = std::make_unique<GpuRegistrations>(**device, *hmem::Cuda::get(), std::move(*cache),
                                                    GpuRegistrations::Config{.linger_ns = 0});
     auto registrar = std::make_unique<GpuMemoryRegistrar>(**device, *hmem::Cuda::get());
@@ -418,15 +419,14 @@ SUITE(.run = on_both_simulated_devices);
 
 TEST_CASE(.name = "orders", .timeout = 600, .set_up = open_adapters, .tear_down = close_adapters);
 
-/// What goes wrong in a run: of allocations, or of calls, `many` in a row fail from one on; and
-/// what the simulated adapter is told.
+/// The failures in a run: `many` allocations or calls in a row, from one on, and the fault of the
+/// simulated adapter.
 struct Trouble {
   long allocation = fake::kNever, call = fake::kNever, many = 1;
   std::string fault;
 };
 
-/// So many endpoints, the first of which has places for so many peers, and what is tried with so
-/// many seeds.
+/// The number of endpoints, of connections that the first one may have, and of seeds.
 struct Setting {
   size_t nodes;
   unsigned places;
@@ -448,11 +448,11 @@ class Runs {
         "shared, %lu regions, %lu direct, %lu fast, of a GPU %lu\n",
         x_setting.nodes, x_runs, x_lost, x_ends, x_moved[0], x_moved[1], x_moved[2], x_moved[3],
         x_moved_by_gpu);
-    if (x_runs == 0) return;  // those that end before they are over do not count
+    if (x_runs == 0) return;  // incomplete runs do not count
     for (const uint64_t moved : x_moved) ck_assert_uint_gt(moved, 0);
     ck_assert_uint_gt(x_moved_by_gpu, 0);
   }
-  /// True: there was trouble.
+  /// Makes one run. Returns true if the trouble occurred.
   bool one(uint64_t seed, const Trouble& trouble) {
     Drawn world(seed, g_adapters, x_setting.nodes, x_options);
     begin(trouble);
@@ -475,7 +475,7 @@ class Runs {
                   over ? "" : ", HANGS", fake::g_told, world.text().c_str());
     return struck;
   }
-  /// Ends before it is over.
+  /// Makes a run that ends early.
   void some(unsigned steps) const {
     Drawn world(steps, g_adapters, x_setting.nodes, x_options);
     (void)world.run(steps);
@@ -512,7 +512,7 @@ class Runs {
   uint64_t x_runs = 0, x_lost = 0, x_ends = 0, x_moved[kWays] = {}, x_moved_by_gpu = 0;
 };
 
-/// Whatever is under way then, of connects, too: the adapter has back all that endpoints made.
+/// Whatever is under way, connects included, the adapter gets back all objects of the endpoints.
 TEST(nothing_is_left_whenever_endpoints_end, std::size(kSettings)) {
   const Runs runs(kSettings[_i]);
   for (unsigned steps = 0; steps < 600; steps += 1 + steps / 100) runs.some(steps);
@@ -522,7 +522,7 @@ long in_a_row(uint64_t seed) {
   return seed % 3 == 2 ? long(1 + seed % 7) : 1;
 }
 
-/// Whichever allocation fails, of whichever side, whenever each of their threads runs.
+/// Any allocation of either side fails, in any order of the steps of their threads.
 TEST(what_a_link_took_arrives_or_is_told_wherever_memory_lacks, std::size(kSettings)) {
   Runs runs(kSettings[_i]);
   for (uint64_t seed = 1, last = runs.last_seed(); seed <= last; ++seed) {
@@ -545,7 +545,7 @@ TEST(what_a_link_took_arrives_or_is_told_whichever_call_is_refused, std::size(kS
   ck_assert_uint_gt(runs.ends(), 0);
 }
 
-/// Whichever work request of either side a connection breaks at, and whatever lacks memory then.
+/// A connection breaks at any work request of either side, also while there is no memory.
 TEST(what_a_link_took_arrives_or_is_told_wherever_a_connection_breaks, std::size(kSettings)) {
   Runs runs(kSettings[_i]);
   for (uint64_t seed = 1, last = runs.last_seed(); seed <= last; ++seed) {

@@ -16,7 +16,7 @@
 
 namespace erdma::test {
 
-/// In a mapping of its own, as no two nodes' caches can watch the same.
+/// Memory in a mapping of its own, as the caches of two nodes cannot watch the same one.
 struct Mapped {
   Mapped() { ::mprotect(x_pages + kPage, kBytes, PROT_READ | PROT_WRITE); }
   Mapped(const Mapped&) = delete;
@@ -30,34 +30,34 @@ struct Mapped {
       ::mmap(nullptr, kBytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 };
 
-/// How one endpoint gets at memory of another.
+/// How one endpoint accesses the memory of another.
 enum class Way : uint8_t {
-  shared,  ///< by share(), for this transfer alone
-  region,  ///< a registered region, as much of it as there is
-  direct,  ///< of a registered region a part that needs no registration here
-  fast,    ///< likewise, by FastAccess
+  shared,  ///< memory shared by share() for this transfer alone
+  region,  ///< a whole registered region
+  direct,  ///< a short part of a registered region
+  fast,    ///< a short part of a registered region, by FastAccess
 };
 inline constexpr size_t kWays = 4;
 
-/// The transfers of one endpoint, one at a time, by memory that another shares with it.
+/// The transfers of one endpoint, one at a time, with memory of another endpoint.
 struct Moving {
   const Mapped host_here, host_there;
   const DeviceMemory *gpu_here = nullptr, *gpu_there = nullptr;
   Way way = Way::shared;
   iovec here{}, there{};
   transport::RemoteKey key;
-  transport::Link* lender = nullptr;  ///< whose memory is shared
+  transport::Link* lender = nullptr;  ///< owner of the shared memory
   std::unique_ptr<transport::RegisteredRegion> region;
   bool under_way = false, reads = false, until_placed = false, honest = true;
-  bool seen = false;  ///< a packet that was sent later found the bytes
+  bool seen = false;  ///< the bytes were there when a later packet arrived
   uint64_t begun = 0, moved[kWays] = {}, moved_by_gpu = 0;
-  uint64_t written_before = UINT64_MAX;  ///< number of the packet that comes behind the bytes
+  uint64_t written_before = UINT64_MAX;  ///< number of the next packet after the bytes
 
   static bool of_gpu(const iovec& memory) {
     return softcuda_alias(memory.iov_base, memory.iov_len) != nullptr;
   }
   bool lent() const { return lender || region; }
-  /// Before a transfer of so many bytes, of memory of a GPU where these say so.
+  /// Prepares a transfer. `of_gpu_here` and `of_gpu_there` choose GPU memory at either end.
   void draw(Way by, bool to_read, bool placed, size_t length, bool of_gpu_here, bool of_gpu_there) {
     way = by;
     reads = to_read;
@@ -102,7 +102,7 @@ struct Moving {
   }
 
  private:
-  /// As the processor sees it.
+  /// Returns the address at which the processor sees the memory.
   static std::byte* bytes_of(const iovec& memory) {
     void* const alias = softcuda_alias(memory.iov_base, memory.iov_len);
     return static_cast<std::byte*>(alias ? alias : memory.iov_base);

@@ -6,8 +6,8 @@
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
-/// Everything that a transport registers for itself: with which rights, and who learns its key; and
-/// what it registers of the application's. What is not listed here is not to be registered.
+/// Lists all memory that a transport registers, of its own and of the application, with its access
+/// rights and the peers that learn its key. A transport must not register any other memory.
 namespace erdma::test {
 namespace {
 
@@ -25,7 +25,7 @@ struct Listed {
   int rights;
   Told told;
 };
-/// By size, as far as they have one: the first that fits.
+/// find() takes the first entry with the rights and, unless it is 0, the size of a region.
 constexpr size_t kBounce = 8 * 128 * 1024;
 const Listed kListed[] = {
     {"the word that heartbeats read", 64, IBV_ACCESS_REMOTE_READ, Told::every_peer},
@@ -54,7 +54,7 @@ TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
   ck_assert(rig.open(pair.a));
   ck_assert(rig.open(pair.b));
   use_all_memory(rig, pair);
-  Pair quiet;  // its receives stay small
+  Pair quiet;  // a connection whose receives stay small
   ck_assert(rig.open(quiet.a));
   ck_assert(rig.open(quiet.b));
   ck_assert_int_eq(quiet.send(quiet.a_to_b(), 1, nullptr, 0), 0);
@@ -66,19 +66,18 @@ TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
     found.insert(listed);
     if (listed->told == Told::the_peer_that_is_read)
       ck_assert_msg(region->read_by.size() == 1, "%s", listed->name);
-    // Who is not told must have no rights to lose.
+    // If no peer is told the key, the region has no remote rights.
     if (listed->told == Told::nobody)
       ck_assert_int_eq(region->access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE), 0);
   }
   for (const Listed& listed : kListed) ck_assert_msg(found.count(&listed), "no %s", listed.name);
 }
 
-/// The application's memory, by what is done with it, and at which end: a transfer registers it at
-/// both.
+/// The application's memory, by its use. A transfer registers memory at both ends.
 struct Application {
   const char* name;
   bool reads;
-  bool share;  ///< only; else all of the transfer
+  bool share;  ///< only share(), without the transfer
   int shared, local;
 };
 const Application kApplication[] = {
@@ -165,7 +164,8 @@ TEST(each_use_has_the_least_rights_and_remote_writes_are_for_iwarp, std::size(kU
   ck_assert_int_eq(rights_of(use.use, TransportType::ib), use.ib);
 }
 
-/// The kernel puts one mapping beside the other; an address that peers may use tells of no other.
+/// The kernel puts mappings side by side. From an address that peers may access, they must not be
+/// able to derive another one.
 TEST(memory_that_peers_have_rights_to_lies_where_nobody_can_derive) {
   Rig rig;
   constexpr size_t kCount = 32;
@@ -179,7 +179,8 @@ TEST(memory_that_peers_have_rights_to_lies_where_nobody_can_derive) {
     spots.insert(reinterpret_cast<uintptr_t>(memory.bytes()));
   }
   ck_assert_uint_eq(spots.size(), 2 * kCount);
-  // Of 2^35 pages: that two of 64 are within 64 pages of each other is one in several million.
+  // There are 2^35 pages. That two of 64 are within 64 pages of each other has a probability of one
+  // in several million.
   for (auto at = spots.begin(), next = std::next(at); next != spots.end(); ++at, ++next)
     ck_assert_uint_gt(*next - *at, 64 * 4096);
 }

@@ -6,7 +6,7 @@ namespace {
 
 constexpr uint64_t kTick = 100;
 
-/// As many looks at the clock, each a tick after the one before.
+/// Calls age() once per tick for this many ticks.
 uint64_t let_pass(Quarantines& quarantines, uint64_t now, int ticks) {
   for (int i = 0; i < ticks; ++i) quarantines.age(now += kTick);
   return now;
@@ -20,7 +20,7 @@ TEST(a_range_is_let_go_after_ten_ticks_and_not_before) {
   ck_assert(!quarantines.overlap({200, 300}));
   const uint64_t now = let_pass(quarantines, 0, 10);
   ck_assert(quarantines.overlap({100, 101}));
-  quarantines.age(now + kTick - 1);  // not a tick yet
+  quarantines.age(now + kTick - 1);  // a full tick has not passed yet
   ck_assert(quarantines.overlap({100, 101}));
   quarantines.age(now + kTick);
   ck_assert(quarantines.empty());
@@ -37,7 +37,7 @@ TEST(a_range_that_changes_again_starts_anew) {
   Quarantines quarantines(kTick);
   ck_assert(quarantines.add({100, 200}, 0));
   uint64_t now = let_pass(quarantines, 0, 9);
-  ck_assert(!quarantines.add({120, 180}, now));  // within: the whole of it
+  ck_assert(!quarantines.add({120, 180}, now));  // lies within: restarts the whole range
   now = let_pass(quarantines, now, 10);
   ck_assert(quarantines.overlap({100, 110}));
   let_pass(quarantines, now, 1);

@@ -17,7 +17,8 @@
 #include "transport/verbs/shared_memory.h"
 #include "transport/verbs/single_uses.h"
 
-// Memory whose pages are told apart, and regions that remember theirs: what a NIC would reach.
+// Memory whose pages are numbered, and regions that remember the numbers of their pages, as a NIC
+// would reach them.
 namespace erdma::test {
 
 namespace verbs = transport::verbs;
@@ -26,9 +27,9 @@ inline size_t page_bytes() {
   return size_t(sysconf(_SC_PAGESIZE));
 }
 
-/// Addresses, and which pages are there: each page of memory that ever was has its own number.
-/// Reserved without access, so that nobody else maps anything here; far from where the kernel puts
-/// what asks for no address, as a test may leave them free for a moment.
+/// A range of addresses with numbered pages; a number is never used again. The range is reserved
+/// without access, so that no other code maps memory in it. It is far from addresses that the
+/// kernel chooses, as a test may unmap parts of it for a moment.
 class Arena {
  public:
   explicit Arena(size_t pages) : x_pages(pages), x_numbers(new std::atomic<uint64_t>[pages]()) {
@@ -64,7 +65,8 @@ class Arena {
     for (size_t i = page; i < page + count; ++i)
       if (x_numbers[i]) renew(i, 1);
   }
-  /// Both ranges apart. Does nothing to several mappings at once: kernels differ in what they do.
+  /// Moves pages to a range that does not overlap with them. Does nothing if they belong to several
+  /// mappings, as kernels differ in that case.
   void move(size_t from, size_t to, size_t count) {
     verbs::Mapping mapping;
     const auto start = reinterpret_cast<uintptr_t>(at(from));
@@ -98,19 +100,19 @@ class Arena {
 struct TestRegion : ibv_mr {
   verbs::MemoryRange range;
   int rights = 0;
-  std::vector<uint64_t> numbers;  ///< of its pages, where they are an arena's
+  std::vector<uint64_t> numbers;  ///< numbers of its pages, if they are in an arena
 };
 
-/// What became of the regions of one cache. Outlives it.
+/// The history of the regions of one cache. It outlives the cache.
 struct RegionLog {
   std::mutex mutex;
   std::set<TestRegion*> alive;
   unsigned made = 0;
   size_t bytes = 0;
-  size_t room = SIZE_MAX;  ///< bytes: ENOMEM beyond
-  int refuse = 0;          ///< errno
+  size_t room = SIZE_MAX;  ///< bytes that can be registered; above, ENOMEM
+  int refuse = 0;          ///< errno of each registration, or 0
   const Arena* arena = nullptr;
-  std::atomic<void (*)()> meanwhile = nullptr;  ///< while one is made or destroyed
+  std::atomic<void (*)()> meanwhile = nullptr;  ///< called while a region is made or destroyed
 
   unsigned count() {
     std::lock_guard guard(mutex);
@@ -164,7 +166,7 @@ inline std::unique_ptr<verbs::WatchedCache> make_cache(RegionLog& log,
   return std::move(*cache);
 }
 
-/// Of Rig: the cache for where memory can't be watched.
+/// True: Rig uses the cache for memory that cannot be watched.
 inline bool g_single_uses = false;
 
 inline std::unique_ptr<verbs::RegistrationCache> make_any_cache(
@@ -192,7 +194,7 @@ struct Rig {
   int acquire(size_t page, size_t count, verbs::Registration& use, int rights = 0) {
     return cache->acquire(arena.at(page), Arena::bytes(count), rights, use);
   }
-  /// Key of the region; given back at once.
+  /// Registers memory, releases it and returns its key.
   uint32_t key(size_t page, size_t count, int rights = 0) {
     verbs::Registration use;
     ck_assert_int_eq(acquire(page, count, use, rights), 0);
@@ -202,7 +204,7 @@ struct Rig {
   verbs::WatchedCache::Statistics statistics() {
     return static_cast<verbs::WatchedCache&>(*cache).statistics();
   }
-  /// What the housekeeper does in its own time.
+  /// Waits for the housekeeper, which destroys regions in its own time.
   void wait_for_regions(unsigned count) {
     while (log.count() != count) sched_yield();
   }

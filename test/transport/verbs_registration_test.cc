@@ -1,4 +1,4 @@
-// Memory that is registered is found again, within limits; and which memory that may be.
+// Tests that registered memory is found again, within limits, and which memory can be registered.
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
@@ -67,7 +67,7 @@ TEST(what_lies_within_a_region_uses_it) {
 constexpr int kRights[] = {0, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ,
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
 
-/// Exactly these rights, because the key may be told to a peer.
+/// Rights are compared exactly, because the key may be told to a peer.
 TEST(a_region_with_other_rights_is_not_found) {
   Rig rig;
   uint32_t keys[std::size(kRights)];
@@ -116,7 +116,7 @@ TEST(a_region_in_use_outlives_its_place) {
   rig.arena.map(0, 16);
   const uint32_t fresh = rig.key(1, 1);
   ck_assert_uint_ne(fresh, small.lkey);
-  rig.wait_for_regions(2);  // the one in use, and the fresh one
+  rig.wait_for_regions(2);  // the region in use and the fresh one
   ck_assert_uint_eq(region_of(small).lkey, small.lkey);
   rig.cache->release(small);
   rig.wait_for_regions(1);
@@ -137,7 +137,7 @@ TEST(what_are_no_bytes_is_refused, std::size(kNonsense)) {
                    -FI_EINVAL);
 }
 
-/// The last page but one ends where the last begins: these are bytes, of no memory.
+/// The last page but one ends where the last begins, but no memory is mapped there.
 TEST(the_last_bytes_of_all_are_no_memory) {
   Rig rig;
   Registration use;
@@ -199,7 +199,7 @@ TEST(memory_that_may_change_unseen_is_refused, std::size(kUnsafe)) {
   munmap(memory, Arena::bytes(4));
 }
 
-// That it has no user any more is counted at the end of the cache.
+// The destructor of the cache reports registrations that still have users.
 TEST(pieces_before_one_that_is_refused_are_given_back) {
   Arena arena(6);
   arena.map(0, 4);
@@ -207,7 +207,7 @@ TEST(pieces_before_one_that_is_refused_are_given_back) {
   auto cache = make_cache(log);
   const iovec pieces[] = {{arena.at(0), Arena::bytes(1)},
                           {arena.at(2), Arena::bytes(1)},
-                          {arena.at(5), Arena::bytes(1)}};  // where nothing is mapped
+                          {arena.at(5), Arena::bytes(1)}};  // nothing is mapped here
   Registration uses[3];
   ck_assert_int_eq(verbs::register_all(*cache, pieces, 3, 0, uses), -FI_EOPNOTSUPP);
   for (const Registration& use : uses) ck_assert_ptr_null(use.entry);
@@ -308,12 +308,12 @@ TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   (void)rig.key(0, 4);
   for (const size_t pages : {9u, 10u}) {
     ck_assert_int_eq(rig.acquire(10, pages, use), -FI_ENOMEM);
-    ck_assert_uint_eq(rig.log.count(), 1);  // not asked again
+    ck_assert_uint_eq(rig.log.count(), 1);  // the adapter is not asked again
   }
   ck_assert(contains(only_log_line(), "ulimit -l"));
 }
 
-/// Of eight pages four are in use, and two were given back; six more were refused.
+/// Of eight pages, four are in use and two are idle. A region of six more was refused.
 struct RefusedRig : Rig {
   RefusedRig() {
     log.room = Arena::bytes(8);
@@ -326,17 +326,17 @@ struct RefusedRig : Rig {
 
 TEST(a_size_that_is_refused_empties_the_cache_once) {
   RefusedRig rig;
-  ck_assert_uint_eq(rig.log.count(), 1);  // for nothing
+  ck_assert_uint_eq(rig.log.count(), 1);  // the cache was emptied in vain
   const uint32_t kept = rig.key(4, 2);
   ck_assert_int_eq(rig.acquire(10, 6, rig.use), -FI_ENOMEM);
   ck_assert_uint_eq(rig.key(4, 2), kept);
-  // A smaller one may still find room, and any once less is in use.
+  // A smaller size may still find room, and any size does once less is in use.
   (void)rig.key(10, 4);
   rig.cache->release(rig.held);
   (void)rig.key(10, 6);
 }
 
-/// The adapter had no room in one piece, and has some now.
+/// The adapter lacked contiguous room before, and has some now.
 TEST(a_size_that_was_refused_and_then_granted_may_empty_the_cache_again) {
   RefusedRig rig;
   rig.log.room = Arena::bytes(10);
@@ -355,13 +355,13 @@ void destroy_slowly() {
   g_go_on.wait(false);
 }
 
-/// What the housekeeper is destroying belongs to no user, and still takes its room.
+/// A region that the housekeeper is destroying has no user, but still occupies room.
 TEST(a_size_refused_while_a_region_is_destroyed_may_empty_the_cache_again) {
   Rig rig;
   rig.log.room = Arena::bytes(12);
   Registration old, use;
   ck_assert_int_eq(rig.acquire(0, 4, old), 0);
-  (void)rig.key(0, 6);  // takes its place
+  (void)rig.key(0, 6);  // takes the room of the idle regions
   rig.log.meanwhile = destroy_slowly;
   rig.cache->release(old);
   g_destroying.wait(false);
@@ -373,7 +373,7 @@ TEST(a_size_refused_while_a_region_is_destroyed_may_empty_the_cache_again) {
   (void)rig.key(10, 12);
 }
 
-/// The child's malloc() may give out what the application had freed.
+/// The child's malloc() may return memory that the application had freed.
 TEST(a_child_has_what_nobody_uses_where_registered_memory_is_kept_from_it, 2) {
   WatchedCache::Limits limits;
   limits.kept_from_children = _i;
@@ -384,7 +384,7 @@ TEST(a_child_has_what_nobody_uses_where_registered_memory_is_kept_from_it, 2) {
   ck_assert_int_eq(rig.acquire(20, 4, use), 0);
   const pid_t child = fork();
   if (child == 0) {
-    // Its own children find nothing that is theirs to destroy.
+    // A grandchild has no region to destroy.
     if (fork() == 0) _exit(0);
     wait(nullptr);
     _exit(rig.log.count() == (_i ? 1 : 3) ? 0 : 1);
@@ -422,10 +422,10 @@ TEST(a_monitor_closed_by_the_application_is_missed) {
   ck_assert_uint_eq(closed, 1);
   Registration use;
   ck_assert_int_eq(rig.acquire(0, 4, use), -FI_EOPNOTSUPP);
-  rig.arena.unmap(0, 4);  // does not hang
+  rig.arena.unmap(0, 4);  // unmap() does not hang
 }
 
-/// As a sandbox would.
+/// Refuses userfaultfd as a sandbox does.
 void forbid_userfaultfd() {
   erdma::fake::refuse_call(SYS_userfaultfd, EPERM);
   erdma::fake::refuse_call(SYS_ioctl, EPERM, 1, 0xaa00);  // USERFAULTFD_IOC_NEW
@@ -433,7 +433,7 @@ void forbid_userfaultfd() {
 
 TEST_CASE();
 
-/// Why there is no cache that watches memory.
+/// Returns the reason for which memory cannot be watched.
 std::string why_unwatched() {
   RegionLog log;
   const char* why = "";
@@ -442,7 +442,7 @@ std::string why_unwatched() {
   return why;
 }
 
-/// An application without long transfers need not see the warning.
+/// The warning is for long transfers, so an application without them need not see it.
 TEST(a_sandbox_without_userfaultfd_is_told_of) {
   forbid_userfaultfd();
   g_log.clear();
@@ -452,13 +452,14 @@ TEST(a_sandbox_without_userfaultfd_is_told_of) {
 
 TEST_CASE(.offered = can_watch_memory);
 
-/// As of a kernel before 5.7.
+/// Kernels before 5.7 answer so.
 TEST(a_kernel_whose_userfaultfd_tells_too_little_is_told_of) {
   erdma::fake::refuse_call(SYS_ioctl, EINVAL, 1, UFFDIO_API);
   ck_assert(contains(why_unwatched(), "lacks events"));
 }
 
-/// What an application does by itself is no fault of the host.
+/// Memory that the application itself shares is no fault of the host, so the line is shown only on
+/// request.
 TEST(shared_memory_of_the_application_is_seen_only_by_who_asks, 2) {
   const erdma::test::CapturedStderr error_output;
   erdma::test::g_log_level = -1;

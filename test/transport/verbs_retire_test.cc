@@ -4,8 +4,8 @@
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
-/// More peers than connections: who is asked to give one up, what both sides make of it wherever it
-/// breaks, and that nobody waits for a peer that computes.
+/// Tests endpoints with more peers than connections: which connection is given up, that both sides
+/// agree on its end wherever it breaks, and that no endpoint waits for a peer that computes.
 namespace erdma::test {
 namespace {
 
@@ -39,7 +39,7 @@ TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
     pair.a.poll();
     for (auto& peer : peers) {
       peer->poll();
-      // Answers from a peer that does not know that its connection is to go.
+      // A peer that does not know that its connection is to be given up answers.
       if (round % 64 == to)
         (void)(**peer->transport->link_to(pair.a.name))
             .send(numbered(0), nullptr, 0, 0, SendHint::none);
@@ -84,12 +84,12 @@ TEST(connections_to_itself_take_no_place_of_others) {
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
 }
 
-/// Three endpoints, of which the first may have two connections; so that of `old` and of `other`
-/// one is given up when the third is talked to.
+/// Three peers of an endpoint that may have two connections. When it sends to the third, it gives
+/// up the connection to `old` or to `other`.
 struct Three {
   Rig rig;
   Side a, old, other, third;
-  transport::Transport* idle[2] = {};  ///< of who computes
+  transport::Transport* idle[2] = {};  ///< transports of endpoints that compute
   explicit Three(const verbs::Options& others = {}) {
     verbs::Options options = others;
     options.max_connections = 2;
@@ -121,7 +121,7 @@ struct Three {
     for (int i = 0; i < 1000; ++i) poll();
   }
   uint64_t given_up() { return Rig::transport(a).counters().reclaimed; }
-  /// The connection to `old` is given up for one to the third.
+  /// Makes `a` give up its connection to `old` for one to the third.
   void retire_old() {
     meet_two();
     ck_assert(send(to(third)));
@@ -134,7 +134,7 @@ struct Three {
     for (Side* side : {&a, &old, &other, &third}) count += side->sink->downs.size();
     return count;
   }
-  /// Another process takes the name of `old`, which dies without a word.
+  /// Lets `old` die without a message, and another process take its name.
   void replace_old() {
     old.owned.reset();
     old.transport = nullptr;
@@ -167,7 +167,7 @@ TEST(a_peer_that_is_connected_anew_goes_on_as_before, 2) {
   ck_assert_uint_eq(world.downs(), 0);
 }
 
-/// Something may begin to wait for it long after it was given up.
+/// An operation may begin to wait for the peer long after its connection was given up.
 TEST(a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it) {
   Three world;
   world.retire_old();
@@ -180,8 +180,8 @@ TEST(a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it)
   ck_assert_int_eq(world.a.sink->downs[0].status, -FI_ECONNREFUSED);
 }
 
-/// At the request of this number, whoever posts it. What one side takes for a loss the other must
-/// not take for the end that both agreed on: something may wait there that will never come.
+/// The connection breaks at the request with this number, of either side. If one side counts the
+/// end as a loss, the other must not count it as agreed, as its operations would wait for ever.
 TEST(both_sides_come_to_one_view_wherever_a_retirement_breaks, 16) {
   Three world;
   world.meet_two();
@@ -212,14 +212,14 @@ TEST(peers_that_compute_keep_nobody_from_a_peer_that_polls) {
   std::swap(world.other.transport, world.idle[1]);
   ck_assert(world.send(world.to(world.third)));
   ck_assert(world.until([&] { return world.third.sink->packets.size() == 1; }));
-  // Neither link is worse for having been asked.
+  // Both links still work after the request to give up their connections.
   for (Side* side : {&world.old, &world.other}) ck_assert(world.send(world.to(*side)));
   std::swap(world.old.transport, world.idle[0]);
   std::swap(world.other.transport, world.idle[1]);
   for (Side* side : {&world.old, &world.other})
     ck_assert(world.until([&] { return side->sink->packets.size() == 2; }));
   ck_assert_uint_eq(world.downs(), 0);
-  // Now that they answer, what is above the limit goes.
+  // When the peers answer, the connections above the limit are given up.
   ck_assert(world.until([&] { return Rig::transport(world.a).connections() == 2; }));
 }
 
@@ -261,7 +261,7 @@ TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   (*memory)->describe(remote_key);
   ck_assert_int_eq(world.to(world.third).send(numbered(1), nullptr, 0, 0, SendHint::none),
                    -FI_EAGAIN);
-  // Until the request is on its way; then it computes.
+  // Endpoint a polls until its request is under way, and then computes.
   const iovec local{here.data(), here.size()};
   world.a.poll();
   world.rig.clock.time += 1'000'000'000;
@@ -281,7 +281,7 @@ TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   ck_assert_uint_eq(world.downs(), 0);
 }
 
-/// A clock at which a process may stand still, as one does that gets no processor.
+/// A clock whose process may lose the processor between two looks.
 struct StandingStill final : util::Clock {
   explicit StandingStill(const FakeClock& others) : x_others(others) {}
   uint64_t now() const noexcept override {
@@ -297,8 +297,8 @@ struct StandingStill final : util::Clock {
 constexpr verbs::Phase kReached[] = {verbs::Phase::agreed, verbs::Phase::closing,
                                      verbs::Phase::making /* none: it is gone */};
 
-/// It stands still between its look at the queues and at the clock, for so long that the peer
-/// agrees and, hearing nothing, ends the connection by it.
+/// Endpoint a stands still after its look at the completion queues and before its look at the
+/// clock. Meanwhile the peer agrees, hears nothing, and ends the connection.
 TEST(a_request_is_not_taken_back_when_its_consent_came_meanwhile, 3) {
   Rig rig;
   StandingStill clock(rig.clock);
@@ -320,7 +320,7 @@ TEST(a_request_is_not_taken_back_when_its_consent_came_meanwhile, 3) {
   ck_assert(sent(to(old)) && sent(to(other)));
   for (int i = 0; i < 1000; ++i) poll();
   ck_assert_int_eq(to(third).send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  for (int i = 0; i < 100; ++i) a.poll();  // the request is on its way
+  for (int i = 0; i < 100; ++i) a.poll();  // the request is under way
   rig.clock.time += 60'000'000;
   const auto reached = [&](const Side& side) {
     const auto& link = static_cast<verbs::VerbsLink&>(**side.transport->link_to(a.name));
@@ -345,8 +345,8 @@ TEST(a_request_is_not_taken_back_when_its_consent_came_meanwhile, 3) {
   for (Side* side : {&a, &old, &other, &third}) ck_assert_uint_eq(side->sink->downs.size(), 0);
 }
 
-/// Every one has more peers than connections, and each computes now and then, longer than others
-/// wait for its consent.
+/// Each endpoint has more peers than connections. From time to time, each computes for longer than
+/// others wait for its consent.
 TEST(limits_everywhere_lose_nothing_although_peers_compute, 8) {
   constexpr size_t kPeers = 5;
   verbs::Options options;

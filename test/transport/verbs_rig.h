@@ -14,12 +14,13 @@
 #include "transport/verbs/session.h"
 #include "transport/verbs/verbs_transport.h"
 
-// Endpoints on the NIC of fake/verbs.h, connected without a thread: include in one file.
+// Endpoints on the NIC of fake/verbs.h, which connect without a thread. Include this header in one
+// file.
 namespace erdma::test {
 
 namespace verbs = transport::verbs;
 
-/// Every connector of the test, by name; and what they are told to do.
+/// The connectors of the test by name, and settings for all of them.
 struct FakeFabric {
   struct Wire {
     class FakeConnector* ends[2];
@@ -34,8 +35,8 @@ struct FakeFabric {
   uint64_t next_id = 1;
   uint32_t next_serial = 0;
   uint16_t next_port = 1000;
-  bool hold = false;          ///< connect() does nothing yet
-  bool quiet_deaths = false;  ///< a close is not told to the peer
+  bool hold = false;          ///< connect() only records the attempt
+  bool quiet_deaths = false;  ///< the peer is not told of a close
   int refuse = 0;             ///< status of every attempt
   unsigned attempts = 0;
 
@@ -61,11 +62,11 @@ class FakeConnector final : public verbs::Connector {
       : x_config(config), x_name(config.name), x_nonce(FakeFabric::one().next_id++) {
     if (!x_name.port()) x_name.set_port(FakeFabric::one().next_port++);
     FakeFabric::one().listeners.emplace_back(x_name, this);
-    x_attempts.reserve(16);  // connect() may be called where memory lacks
+    x_attempts.reserve(16);  // connect() may be called while there is no memory
   }
   ~FakeConnector() override {
     stop_listening();
-    // What it accepted and nobody took from the mail.
+    // Connections that were accepted and not taken from the mail end as well.
     for (FakeFabric::Wire& wire : FakeFabric::one().wires)
       for (int end : {0, 1})
         if (wire.ends[end] == this) wire.ids[end] = 0;
@@ -74,7 +75,7 @@ class FakeConnector final : public verbs::Connector {
   const util::SocketAddress& name() const noexcept override { return x_name; }
   int connect(const util::SocketAddress& peer, uint64_t attempt, bool) noexcept override {
     ++FakeFabric::one().attempts;
-    // The peer's came up meanwhile: that mail is the answer.
+    // The peer's attempt has come up meanwhile; its mail is the answer.
     for (const FakeFabric::Wire& wire : FakeFabric::one().wires)
       if (wire.joins(this, FakeFabric::one().find(peer))) return 0;
     x_attempts.push_back({peer, attempt});
@@ -107,7 +108,7 @@ class FakeConnector final : public verbs::Connector {
     mail.status = status;
     x_config.mail->post(std::move(mail));
   }
-  /// Carries out what connect() asked for.
+  /// Carries out the attempts that connect() recorded.
   void go_on() {
     const std::vector<Attempt> attempts(x_attempts);
     x_attempts.clear();
@@ -200,11 +201,11 @@ class FakeConnector final : public verbs::Connector {
   std::vector<Attempt> x_attempts;
 };
 
-/// Registers everything, or nothing.
+/// A cache that registers all memory, or refuses all.
 struct FakeCache final : verbs::RegistrationCache {
   ibv_pd* pd = nullptr;
   bool refuse = false;
-  int refuse_after = -1;  ///< that many more are registered
+  int refuse_after = -1;  ///< number of registrations before the first refusal
   int held = 0, made = 0;
   const char* each_time = nullptr;
   const char* registers_each_time() const noexcept override { return each_time; }
@@ -229,7 +230,7 @@ struct FakeClock final : util::Clock {
   uint64_t now() const noexcept override { return time; }
 };
 
-/// A device and endpoints on it. Destroyed after the sides that use it.
+/// A device, and endpoints on it. It must outlive the sides that use it.
 struct Rig {
   std::unique_ptr<verbs::Device> device;
   FakeCache cache;
@@ -261,7 +262,7 @@ struct Rig {
   }
 };
 
-/// Two endpoints, which break no rule of the device.
+/// Two endpoints. The destructor fails if they broke a rule of the device.
 struct Two {
   Rig rig;
   Pair pair;
@@ -281,7 +282,7 @@ struct Two {
     ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
     for (int i = 0; i < 8; ++i) pair.poll();
   }
-  /// The clock runs too: what drains has a limit.
+  /// The clock advances, as draining a connection has a time limit.
   template <typename Condition>
   bool until(Condition condition) {
     for (int i = 0; i < 200'000; ++i) {
@@ -293,8 +294,8 @@ struct Two {
   }
 };
 
-/// Has `a` use every kind of memory that a transport registers for itself, and `b` share it a page.
-/// What pools keep stays registered.
+/// Makes `a` use every kind of memory that a transport registers for itself, and `b` share a page
+/// with it. Memory of pools stays registered.
 inline void use_all_memory(Rig& rig, Pair& pair) {
   std::vector<std::byte> there(300'000), here(300'000);
   const size_t before = pair.b.sink->packets.size();

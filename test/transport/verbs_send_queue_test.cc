@@ -47,7 +47,7 @@ TEST(a_send_that_overtakes_a_read_does_not_stand_for_it) {
   q.stage(IBV_WR_SEND, 3);
   ck_assert(q.complete(3));
   ck_assert((q.done == std::vector<uint64_t>{0, 2, 3}));
-  ck_assert_uint_eq(q.queue.outstanding(), 3);  // the read and what is behind it
+  ck_assert_uint_eq(q.queue.outstanding(), 3);  // the read and the requests behind it
   ck_assert(!q.complete(3));
   ck_assert(q.complete(1));
   ck_assert((q.done == std::vector<uint64_t>{0, 2, 3, 1}));

@@ -1,5 +1,5 @@
-// Memory that can't be watched is registered for one use at a time: nothing stale is ever found,
-// nothing stays behind, and whoever runs slower for it hears why.
+// Tests memory that cannot be watched, which is registered for one use at a time: no stale region
+// is found, no region stays behind, and users are told why their job runs slower.
 #include <sys/wait.h>
 
 #include "fake/captured_log.h"
@@ -33,7 +33,7 @@ TEST(what_is_given_back_is_deregistered) {
   ck_assert_uint_eq(rig.log.count(), 0);
 }
 
-/// The pages that only the first one holds may change while the second lasts.
+/// While the second use lasts, pages that only the first one covers may change.
 TEST(a_use_under_way_lends_its_region_to_no_other) {
   Rig rig;
   Registration first, second, third;
@@ -49,7 +49,7 @@ TEST(a_use_under_way_lends_its_region_to_no_other) {
   rig.cache->release(third);
 }
 
-/// Nobody else takes its memory away while it is in use, whatever it is.
+/// A registration lasts only as long as its use, so memory of any kind can be registered.
 TEST(shared_memory_is_registered_as_well) {
   RegionLog log;
   auto cache = make_any_cache(log);
@@ -143,12 +143,13 @@ TEST(what_nobody_uses_is_deregistered_by_itself_and_found_by_no_other_use) {
   rig.cache.release(first);
   ck_assert_int_eq(rig.acquire(0, 4, second), 0);
   ck_assert_uint_eq(rig.log.made, 2);
-  while (rig.log.count() > 1) sched_yield();  // or else the suite's time ends
+  while (rig.log.count() > 1) sched_yield();  // the time limit of the suite ends the loop
   rig.cache.release(second);
   while (rig.log.count() > 0) sched_yield();
 }
 
-/// Of the limits on bytes and regions, and of the device's room: what only waits gives way at once.
+/// A region that waits to be deregistered is destroyed at once if a limit on bytes or regions, or
+/// the room of the device, is reached.
 TEST(what_waits_to_be_deregistered_takes_nobodys_room, 3) {
   SingleUses::Limits limits = kLater;
   if (_i == 0) limits.max_bytes = Arena::bytes(4);
@@ -163,8 +164,8 @@ TEST(what_waits_to_be_deregistered_takes_nobodys_room, 3) {
   ck_assert_uint_eq(rig.log.made, 100);
 }
 
-/// The child may have been forked at any moment of the thread: it has a copy of the list, and of
-/// the rig's log, as they were then.
+/// The thread may be in any state when the child is forked. The child has copies of the list and of
+/// the rig's log as they were then.
 TEST(a_child_leaves_alone_what_waits_to_be_deregistered) {
   RegionLog log;
   Arena arena(4);
@@ -183,7 +184,7 @@ TEST(a_child_leaves_alone_what_waits_to_be_deregistered) {
   ck_assert_int_eq(status, 0);
 }
 
-/// The thread waits a while, and a fork does not.
+/// The thread deregisters after a while, but a fork does so at once.
 TEST(a_child_has_what_waits_to_be_deregistered_where_registered_memory_is_kept_from_it) {
   SingleUses::Limits limits = kLater;
   limits.kept_from_children = true;
@@ -209,11 +210,11 @@ TEST(what_the_device_has_no_room_for_is_told_of_once) {
   ck_assert_int_eq(rig.acquire(2, 4, use), -FI_ENOMEM);
   ck_assert(contains(only_log_line(), "ulimit -l"));
   rig.cache.release(held);
-  ck_assert_int_eq(rig.acquire(2, 4, use), 0);  // as nothing else is registered now
+  ck_assert_int_eq(rig.acquire(2, 4, use), 0);  // nothing else is registered now
   rig.cache.release(use);
   ck_assert_int_eq(rig.acquire(0, 5, use), -FI_ENOMEM);
   rig.log.room = SIZE_MAX;
-  ck_assert_int_eq(rig.acquire(0, 5, use), -FI_ENOMEM);  // it is not asked again
+  ck_assert_int_eq(rig.acquire(0, 5, use), -FI_ENOMEM);  // the adapter is not asked again
   ck_assert_int_eq(rig.acquire(0, 4, use), 0);
   rig.cache.release(use);
   ck_assert(only_log_line().empty());
@@ -251,7 +252,8 @@ TEST(short_memory_is_refused) {
   verbs::release_all(rig.cache, &use, 1);
 }
 
-/// Of all domains of the process, and not before it matters: it names cause, cost and remedy.
+/// All domains of a process together warn once, at the first use. The warning has the cause, the
+/// cost and the remedy.
 TEST(the_first_use_says_once_what_is_missing, 2) {
   const CapturedStderr error_output;
   g_log_level = -1;
@@ -277,7 +279,7 @@ TEST(a_run_that_copies_all_hears_of_it_once) {
 
 // --- memory in pieces
 
-/// What counts is how long the transfer is.
+/// The length of the whole transfer decides.
 TEST(a_short_piece_of_a_long_transfer_is_registered, 2) {
   Limited rig({});
   const size_t least = SingleUses::kLeastBytes, piece = least - 16;

@@ -12,8 +12,8 @@
 
 #include "transport/verbs_registration_rig.h"
 
-// Whoever changes pages and how: nobody gets a registration of the old ones. For each kind of
-// cache.
+// Tests for each kind of cache that no user gets a registration of pages that have changed in any
+// way.
 namespace erdma::test {
 
 TEST_CASE(.name = "stale memory");
@@ -54,12 +54,12 @@ inline void empty_a_part(Rig& rig) {
 }
 inline void free_a_part(Rig& rig) {
   ck_assert_int_eq(madvise(rig.arena.at(10), Arena::bytes(1), MADV_FREE), 0);
-  rig.arena.renew(10, 1);  // whenever the kernel likes
+  rig.arena.renew(10, 1);  // the kernel may free the page at any time
 }
 inline void unmap_in_another_thread(Rig& rig) {
   std::thread(unmap_it, std::ref(rig)).join();
 }
-/// As a library with system calls of its own does, which no hook in libc sees.
+/// A library with system calls of its own unmaps so. No hook in libc sees it.
 inline void unmap_past_libc(Rig& rig) {
   ck_assert_int_eq(syscall(SYS_munmap, rig.arena.at(8), Arena::bytes(4)), 0);
   rig.arena.map(8, 4);
@@ -112,8 +112,8 @@ TEST(the_heap_may_shrink) {
 
 // --- many threads
 
-/// The kernel frees addresses before munmap() returns: the next owner may be there while the event
-/// is not yet.
+/// The kernel frees addresses before munmap() returns, so the next owner may have them before the
+/// event arrives.
 TEST(the_next_owner_of_an_address_never_gets_the_last_owners_pages) {
   constexpr size_t kSlots = 4;
   constexpr unsigned kThreads = 4, kRounds = 400;
@@ -136,7 +136,7 @@ TEST(the_next_owner_of_an_address_never_gets_the_last_owners_pages) {
       ++rounds;
       for (int twice = 0; twice < 2; ++twice) {
         verbs::Registration use;
-        if (cache->acquire(page, page_bytes(), 0, use)) continue;  // too busy to tell
+        if (cache->acquire(page, page_bytes(), 0, use)) continue;  // too busy to find out
         ++found;
         if (region_of(use).numbers[0] != arena.number(slot)) ++wrong;
         cache->release(use);
@@ -153,7 +153,7 @@ TEST(the_next_owner_of_an_address_never_gets_the_last_owners_pages) {
 
 // --- random
 
-/// Everything at once, against what the pages really are.
+/// Makes random changes and registrations, and compares the regions with the real pages.
 class Model {
  public:
   explicit Model(unsigned seed) : x_rig(limits(), kPages), x_seed(seed) {}

@@ -5,7 +5,8 @@
 #include "transport/handshake_world.h"
 #include "transport/verbs/unlike_hosts.h"
 
-/// Strangers: other keys, other versions, garbage, and connections that never continue.
+/// Tests strangers with other keys, other versions, or invalid messages, and connections that never
+/// continue.
 namespace erdma::test {
 namespace {
 
@@ -45,7 +46,7 @@ struct Captured {
   HelloBytes hello;
   Path path;
 };
-/// What a real peer sends, to be spoiled.
+/// Returns the messages of a real peer, for tests to change.
 Captured hello_of(Host& host, const util::SocketAddress& to) {
   Hello hello;
   hello.terms = {host.config.name, 7, 8, 2048};
@@ -120,8 +121,9 @@ TEST(a_nic_in_standard_mode_is_named_where_it_asks_one_in_compat_mode) {
   ck_assert_uint_eq(lines_with("the NIC of 10.0.0.2 is in standard mode (iWARP)"), 1);
 }
 
-/// Row 0: neither host of standard mode, nor one of compat mode that hangs up (1), ever met a peer.
-/// After it met one the cause is another (2, 3), as it is where the listener says no (4).
+/// The log names possible differences only if this host has never met a peer: in standard mode (0)
+/// and, if the listener hangs up, in compat mode (1). It has met one in rows 2 and 3. In row 4, the
+/// listener gives a reason.
 TEST(who_never_meets_a_peer_hears_what_may_be_unlike, 5) {
   const bool standard = _i != 1 && _i != 3;
   World world;
@@ -179,7 +181,7 @@ TEST(strangers_do_not_fill_the_log) {
   const uint64_t start = clock.now();
   for (int i = 0; i < 10'000; ++i) a.manager->on_request(next_connection_id(), {}, {}, {});
   const uint64_t seconds = (clock.now() - start) / 1'000'000'000 + 1;
-  ck_assert_uint_le(g_log.size(), 10 + 2 * seconds);  // some say how many were left out
+  ck_assert_uint_le(g_log.size(), 10 + 2 * seconds);  // some lines give the number of omitted ones
 }
 
 TEST(requests_that_never_confirm_are_bounded_and_keep_nobody_out) {
@@ -201,11 +203,11 @@ TEST(requests_that_never_confirm_are_bounded_and_keep_nobody_out) {
   a.poll();
   ck_assert_uint_eq(b.up.size(), 1);
   ck_assert_uint_eq(a.up_to(name_b()), 1);
-  world.settle();  // their time runs out
+  world.settle();  // the requests run out of time
   ck_assert_int_eq(a.alive, 1);
 }
 
-/// Somebody who has recorded hellos of `b` repeats them: from before a restart, say.
+/// Repeats recorded hellos of `b`, as a stranger could after a restart of `b`.
 void repeat(World& world, Host& a, const Captured& recorded) {
   const uint64_t id = next_connection_id();
   world.other[id] = {name_b(), next_connection_id()};
@@ -234,7 +236,7 @@ TEST(a_hello_that_is_repeated_ends_nothing_that_is_to_be_continued, 2) {
   a.session = b.session = 4711;
   repeat(world, a, recorded);
   ck_assert_int_eq(a.alive, 0);
-  // The peer itself says what it is about; and if it was restarted, it can answer.
+  // The peer itself says which session it continues. A restarted peer continues none.
   b.session = _i ? 4711 : 0;
   b.connect(name_a());
   world.settle();

@@ -19,20 +19,20 @@
 #include "transport/verbs/connection_manager.h"
 #include "transport/verbs/tcp_backend.h"
 
-/// The back end for ib devices over real sockets; only the queue pairs are made up.
+/// Tests the back end for ib devices over real sockets, with fake queue pairs.
 namespace erdma::test {
 namespace {
 
 using namespace transport::verbs;
 
-/// Time stands still unless a test moves it.
+/// A clock that advances only when a test moves it.
 class ManualClock final : public util::Clock {
  public:
   uint64_t now() const noexcept override { return time; }
   uint64_t time = 1'000'000'000;
 };
 
-/// Remembers which queue pair was joined to which.
+/// Records which queue pairs were connected.
 class FakeQueuePairs final : public QueuePairs {
  public:
   ibv_qp* create(uint64_t, ibv_qp_init_attr&) noexcept override {
@@ -116,7 +116,7 @@ class Node final : ConnectionFactory, MailSink {
   }
 };
 
-/// Serves the nodes until `done`; false after 20 s.
+/// Serves the nodes until `done`. Returns false after 20 s.
 bool serve(std::initializer_list<Node*> nodes, const std::function<bool()>& done) {
   for (int i = 0; i < 20'000 && !done(); ++i) {
     std::vector<pollfd> fds;
@@ -140,7 +140,7 @@ util::Fd stranger(const Node& node) {
   return fd;
 }
 
-/// Serves until the other side has closed `fd`; what it said before.
+/// Serves until the other side has closed `fd`, and returns the text that it sent before.
 std::string last_words(Node& node, const util::Fd& fd) {
   std::string words;
   const bool closed = serve({&node}, [&] {
@@ -173,7 +173,8 @@ int option(int fd, int level, int name) {
   return getsockopt(fd, level, name, &value, &bytes) ? -1 : value;
 }
 
-/// Of 10 s: the kernel asks after half of them, and three times within the other half.
+/// For a limit of 10 s, the kernel begins to probe after half of it, and probes three times within
+/// the other half.
 TEST(a_peer_that_is_silent_is_asked_before_its_time_is_over) {
   Node a, b;
   ck_assert(connect_nodes(a, b));
@@ -363,7 +364,7 @@ TEST(without_descriptors_the_listener_rests_and_recovers) {
   ck_assert(serve({&a}, [&] { return !g_log.empty(); }));
   ck_assert(contains(only_log_line(), "ulimit -n"));
   a.step();
-  ck_assert(g_log.empty());  // no spinning
+  ck_assert(g_log.empty());  // no busy loop
   setrlimit(RLIMIT_NOFILE, &before);
   a.clock.time = a.backend->next_deadline();
   Node b;

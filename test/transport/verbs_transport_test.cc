@@ -7,7 +7,7 @@
 #include "transport/verbs_rig.h"
 
 namespace {
-bool g_fail_allocation = false;  ///< the next one
+bool g_fail_allocation = false;  ///< the next allocation fails
 
 }  // namespace
 
@@ -26,7 +26,7 @@ bool g_fail_allocation = false;  ///< the next one
   std::free(memory);
 }
 
-/// Two endpoints on a fake NIC: packets, transfers, and all the ways in which a connection ends.
+/// Tests packets, transfers and the ends of connections of two endpoints on a fake NIC.
 namespace erdma::test {
 namespace {
 
@@ -101,21 +101,22 @@ TEST(two_sides_that_flood_each_other_go_on) {
   ck_assert_uint_gt(sent_b, 10'000);
 }
 
-/// Exposes at a, names it to b.
+/// Shares memory of a with b and returns its remote key.
 RemoteKey exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
   RemoteKey remote_key;
   ck_assert_int_eq(two.pair.a_to_b().share(iov, count, length, access, remote_key), 0);
   return remote_key;
 }
 
-/// 0: everything registered. 1: the initiator's memory bounces. 2: the target's is staged. 3: both.
+/// Rows: all memory is registered; the initiator's memory bounces; the target's memory bounces;
+/// both.
 struct Moves {
   bool bounce, bounced;
 };
 const Moves kMoves[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 constexpr size_t kSizes[] = {1, 100, 4096, 300'001, 3'000'000};
 
-/// Bytes of the application that the two say they sent, or moved by RDMA.
+/// Bytes that the counters of both endpoints say were sent in packets or moved by RDMA.
 uint64_t counted(Two& two) {
   uint64_t sum = 0;
   for (Side* side : {&two.a(), &two.b()}) {
@@ -276,7 +277,7 @@ TEST(a_failed_request_ends_the_connection_once_and_the_next_send_connects_anew,
   two.rig.nic.fail_send = 0;
   two.rig.nic.fail_status = kStatuses[_i / 2].status;
   ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 1, nullptr, 0), 0);
-  // Where nothing is flushed, only the back end tells the other side.
+  // If no request is flushed, only the back end reports the end to the other side.
   ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
   ck_assert_int_eq(two.a().sink->downs[0].status, -kStatuses[_i / 2].error);
@@ -323,8 +324,8 @@ TEST(a_post_that_finds_no_room_is_tried_again) {
   ck_assert_uint_eq(two.a().sink->downs.size(), 0);
 }
 
-/// A device with less room than it promised: what is outstanding was not signalled, so that nothing
-/// will ever complete.
+/// The device has less room than it promised. The outstanding requests were not signalled, so
+/// nothing will complete.
 TEST(a_device_that_finds_no_room_any_more_ends_the_connection) {
   Two two;
   two.meet();
@@ -340,7 +341,7 @@ TEST(a_device_that_finds_no_room_any_more_ends_the_connection) {
   ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ETIMEDOUT);
 }
 
-/// All blocks are held by one connection, whose requests do not complete.
+/// One connection, whose requests do not complete, holds all blocks.
 TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   Two two;
   Side other;
@@ -360,7 +361,7 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   for (int i = 0; i < 8; ++i) two.pair.poll();
   two.rig.cache.refuse = true;
   two.rig.nic.flush = false;
-  // One slab of blocks; then there is no memory for more.
+  // There is one slab of blocks, and no memory for another.
   two.rig.nic.hold = true;
   ck_assert_int_eq(two.pair.b_to_a().put({at_a, 0, kBytes}, &to, 1, 1, false), 0);
   two.b().poll();
@@ -376,7 +377,7 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   two.pair.b_to_a().fail(-FI_EIO);
   two.b().poll();
   two.rig.clock.time += 25'000'000;
-  two.b().poll();  // drained: it ends
+  two.b().poll();  // the connection is drained and ends
   ck_assert_uint_eq(two.b().sink->downs.size(), 1);
   two.rig.nic.hold = false;
   for (int i = 0; i < 10; ++i) two.b().poll();
@@ -389,7 +390,7 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   third.revoke(at_other);
 }
 
-/// The first allocation of opening the mail fails: it is opened again in a later poll().
+/// The first allocation for the connection fails. A later poll() opens the mail again.
 TEST(a_connection_for_which_there_is_no_memory_comes_later) {
   Two two;
   Link& link = two.pair.a_to_b();
@@ -414,7 +415,7 @@ TEST(a_post_that_is_refused_ends_the_connection, 4) {
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
 }
 
-/// A message that is too long to be one of a chain, or a write.
+/// A chain is followed by a message that is too long for it, or by a write.
 TEST(nothing_overtakes_a_chain_that_is_refused, 2) {
   Two two;
   two.meet();
@@ -435,7 +436,7 @@ TEST(nothing_overtakes_a_chain_that_is_refused, 2) {
                    -FI_EAGAIN);
   ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
-  ck_assert_uint_eq(two.b().sink->packets.size(), 1);  // the first of all
+  ck_assert_uint_eq(two.b().sink->packets.size(), 1);  // the very first packet
 }
 
 TEST(a_receive_that_can_not_be_posted_ends_the_connection) {
@@ -474,7 +475,7 @@ TEST(a_silent_peer_is_found_dead_in_time) {
   ck_assert_uint_le(two.rig.clock.time - begin, 5'000'000'000);
 }
 
-/// Not one packet ever arrives: neither side would have heard where to look for the other's life.
+/// No packet arrives at all, so neither side knows where to read the other's heartbeat.
 TEST(a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_sides) {
   verbs::Options options;
   options.peer_timeout_ns = 3'000'000'000;
@@ -493,7 +494,8 @@ TEST(a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_side
   two.meet();
 }
 
-/// Connected by its thread, it does not poll for as long as a hundred times the timeout.
+/// The connector's thread connects the peer, which then does not poll for a hundred times the
+/// timeout.
 TEST(a_peer_that_computes_from_the_start_is_not_dead, 2) {
   verbs::Options options;
   options.peer_timeout_ns = 1'000'000'000;

@@ -1,7 +1,7 @@
 #include "fake/captured_log.h"
 #include "transport/conformance_pairs.h"
 
-/// Endpoints whose protocol has another version of its headers do not connect.
+/// Tests that endpoints with another version of the protocol's headers do not connect.
 namespace erdma::test {
 namespace {
 

@@ -10,7 +10,8 @@
 
 #include "libcheck.h"
 
-/// Only a process that knows the secret wakes another, and never waits for it.
+/// Tests that only a process that knows the secret can wake another, and that it never waits for
+/// it.
 namespace erdma::transport::shm {
 namespace {
 
@@ -40,7 +41,7 @@ TEST(a_doorbell_rings_until_it_is_drained) {
     ck_assert(rings(bell));
     bell.drain();
     ck_assert(!rings(bell));
-    bell.ring();  // by its own process
+    bell.ring();  // rung by its own process
     ck_assert(rings(bell));
     bell.drain();
     ck_assert(!rings(bell));
@@ -73,7 +74,7 @@ TEST(a_ring_without_the_secret_wakes_nobody) {
 TEST(nobody_who_rings_a_bell_that_is_never_drained_waits) {
   const WakeSocket bell = open_doorbell();
   const Waker peer = ringer_of(bell.address());
-  // Its owner can make only its own end blocking.
+  // The owner can change only its own end to blocking.
   ck_assert_int_eq(fcntl(bell.fd(), F_SETFL, fcntl(bell.fd(), F_GETFL) & ~O_NONBLOCK), 0);
   for (int i = 0; i < 5'000; ++i) peer.ring();
   for (int i = 0; i < 5'000; ++i) bell.ring();

@@ -98,7 +98,7 @@ TEST(an_announcement_needs_the_level_info_of_either) {
   set_notice_level(NoticeLevel::info);
   ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
   assert_text(error_output.only_write(), prefix() + "endpoint\n");
-  g_log_level = FI_LOG_WARN;  // which does not show it
+  g_log_level = FI_LOG_WARN;  // the level does not show the notice
   ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
   assert_text(error_output.only_write(), prefix() + "endpoint\n");
   ck_assert_uint_eq(g_log.size(), 0);
@@ -114,7 +114,7 @@ TEST(arguments_are_made_only_for_a_line_that_is_written) {
   const auto make = [&] { return ++made; };
   ERDMA_NOTICE(cma, EP_DATA, "refused %u", make());
   ck_assert_uint_eq(made, 1);
-  ERDMA_NOTICE(cma, EP_DATA, "refused %u", make());  // the cause had its line
+  ERDMA_NOTICE(cma, EP_DATA, "refused %u", make());  // the cause has its line already
   ERDMA_ANNOUNCE(EP_CTRL, "endpoint %u\n", make());
   set_notice_level(NoticeLevel::off);
   ERDMA_NOTICE(zero_copy, MR, "copied %u", make());
@@ -172,7 +172,7 @@ TEST(a_warning_that_is_repeated_does_not_fill_the_log) {
   const uint64_t seconds = (clock.now() - start) / 1'000'000'000 + 1;
   const size_t lines = g_log.size();
   ck_assert_uint_ge(lines, 10);
-  ck_assert_uint_le(lines, 10 + 2 * seconds);  // each with one that says how many are missing
+  ck_assert_uint_le(lines, 10 + 2 * seconds);  // each has one that gives the number of omitted ones
   ERDMA_WARN(EP_DATA, "another place\n");
   ck_assert_uint_eq(g_log.size(), lines + 1);
 }
@@ -275,7 +275,7 @@ TEST(a_pipe_that_is_full_holds_nobody_up) {
   const OwnStderr own;
   dup2(ends[1], STDERR_FILENO);
   close(ends[1]);
-  tell(Cause::cma, "refused");  // or the test would time out
+  tell(Cause::cma, "refused");  // tell() that waits would exceed the time limit
   ck_assert(erdma::util::may_tell(Cause::cma));
   close(ends[0]);
 }

@@ -20,7 +20,7 @@ TEST(a_handle_finds_its_object_until_the_release_and_nothing_afterwards) {
   ck_assert_ptr_eq(pool.find(old), &first);
   pool.release(first);
   ck_assert_ptr_null(pool.find(old));
-  Thing& second = *pool.acquire(Thing{2});  // last in, first out: the same slot
+  Thing& second = *pool.acquire(Thing{2});  // the slot that was released last is used first
   ck_assert_ptr_eq(&second, &first);
   ck_assert_ptr_null(pool.find(old));
   ck_assert_ptr_eq(pool.find(pool.handle(second)), &second);
@@ -34,7 +34,7 @@ TEST(a_handle_that_names_no_slot_finds_nothing) {
   const PoolHandle handle = pool.handle(thing);
   ck_assert_ptr_null(pool.find({4, handle.generation}));
   ck_assert_ptr_null(pool.find({UINT32_MAX, handle.generation}));
-  ck_assert_ptr_null(pool.find({handle.index + 1, handle.generation}));  // never acquired
+  ck_assert_ptr_null(pool.find({handle.index + 1, handle.generation}));  // not acquired before
   pool.clear();
 }
 
@@ -48,7 +48,7 @@ TEST(no_generation_of_a_slot_is_zero) {
     seen.insert(handle.generation);
     pool.release(thing);
   }
-  ck_assert_uint_eq(seen.size(), 65535);  // every other one is used
+  ck_assert_uint_eq(seen.size(), 65535);  // all generations except 0 were used
   Thing& again = *pool.acquire();
   ck_assert_uint_eq(pool.handle(again).generation, 1);
   pool.clear();

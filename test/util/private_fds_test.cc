@@ -70,7 +70,7 @@ TEST(what_is_not_owned_is_the_childs_too) {
   Fd closed = make(), released = make(), swapped = make();
   const int number = closed.get();
   closed.reset();
-  const int anothers = eventfd(0, 0);  // the lowest that is free
+  const int anothers = eventfd(0, 0);  // takes the lowest free number
   ck_assert_int_eq(anothers, number);
   const int given_away = released.release();
   swapped = make();

@@ -157,7 +157,7 @@ TEST(memory_comes_with_blocks_and_not_before_even_where_all_is_locked) {
   munlockall();
 }
 
-// Without the check the kernel would end the process by SIGXFSZ.
+// Without a check, the kernel would end the process by SIGXFSZ.
 TEST(where_no_file_may_be_so_large_there_is_no_page) {
   rlimit before{};
   ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);

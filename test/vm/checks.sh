@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks that make sense in the virtual machine; beside those of test/clients/checks.sh. "refused" by
-# the kernel stands where those have calls refused by a filter.
+# Checks that make sense in the virtual machine, in addition to those of test/clients/checks.sh. With "refused", the
+# kernel itself refuses CMA; in test/clients a filter refuses the calls.
 
 as() { export RUN_AS=$1; "${@:2}"; }
 with_ptracer() { export FI_ERDMA_PTRACER=$1; "${@:2}"; }
@@ -28,8 +28,8 @@ start_server() {
   await_listener "$port" || wrong 'the server does not listen'
 }
 
-# pair any|refused SERVER_PREFIX CLIENT_PREFIX: fi_pingpong between them, every byte checked. With
-# "refused" at least one direction must have been refused.
+# pair any|refused SERVER_PREFIX CLIENT_PREFIX: runs fi_pingpong between them and checks every byte. With "refused", at
+# least one direction must have been refused.
 pair() {
   local expected=$1 port status=0 before
   local -a first second
@@ -84,7 +84,7 @@ doctor_says() {
   grep -qE "^  $1" "$log.doctor" || wrong "the doctor does not say: $1"
 }
 
-# Children of init: erdma must not permit access to their common ancestor.
+# Runs children of init. erdma must not permit access to their common ancestor.
 orphans() {
   local port=$((20000 + RANDOM % 12000)) results
   results=$(mktemp -d)

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks of guest_erdma.sh, in addition to those of checks_nic.sh. Also uses from the environment:
-# ERDMA_VM_MODULES (vm.sh).
+# Checks of guest_erdma.sh, in addition to those of checks_nic.sh. They also use ERDMA_VM_MODULES (vm.sh) from the
+# environment.
 # shellcheck source=test/vm/checks_nic.sh
 . "$top/test/vm/checks_nic.sh"
 
@@ -16,7 +16,7 @@ two_links() {
   return 1
 }
 
-# load_modules [NAME=VALUE...]: of the model.
+# load_modules [NAME=VALUE...]: loads the driver and the model, with these parameters.
 load_modules() {
   lsmod | grep -q '^erdma ' || insmod "$ERDMA_VM_MODULES/erdma.ko" || return
   insmod "$ERDMA_VM_MODULES/ermodel.ko" base=0xa0000000 mac=52:54:00:ed:00:0a,52:54:00:ed:00:0b "$@" &&
@@ -34,7 +34,7 @@ make_pair() {
   ip -n A link set a0 up && ip -n B link set b0 up
 }
 
-# The interfaces come back to the first namespace.
+# Moves the interfaces back to the first namespace and deletes the hosts.
 unmake_pair() {
   ip -n A link set a0 netns 1 name eth0 && ip -n B link set b0 netns 1 name eth1 || return
   ip netns del A && ip netns del B
@@ -120,9 +120,9 @@ with_setting() {
   return $status
 }
 
-# load_anew [NAME=VALUE...]: the model again, with these parameters.
+# load_anew [NAME=VALUE...]: reloads the model with these parameters.
 load_anew() { unmake_pair && rmmod ermodel && load_modules "$@" && make_pair; }
-# with_limit NAME=VALUE COMMAND...: with a parameter that the driver reads only when it finds a device.
+# with_limit NAME=VALUE COMMAND...: runs the command with a parameter that the driver reads only when it finds a device.
 with_limit() {
   local status=0
   load_anew "$1" || wrong "$1 is not loaded"
@@ -131,11 +131,11 @@ with_limit() {
   return $status
 }
 
-# busy_vectors: each completion vector that had interrupts, with their number.
+# busy_vectors: prints each completion vector that had interrupts, with their number.
 busy_vectors() {
   awk '/erdma-ceq/ { sum = 0; for (i = 2; $i ~ /^[0-9]+$/; ++i) sum += $i; if (sum) print $NF, sum }' /proc/interrupts
 }
-# spread_over VECTORS COMMAND...: at least so many vectors have interrupts afterwards.
+# spread_over VECTORS COMMAND...: checks that after the command at least this number of vectors had interrupts.
 spread_over() {
   local busy
   "${@:2}" || return

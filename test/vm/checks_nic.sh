@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks between the hosts of guest_nic.sh, in addition to those of test/clients/checks.sh. Also uses from the
-# environment: top, profiles, python.
+# Checks between the hosts of guest_nic.sh, in addition to those of test/clients/checks.sh. They also use top, profiles
+# and python from the environment.
 . "$top/test/lib/hosts.sh"
 # shellcheck source=test/pods/checks.sh
 . "$top/test/pods/checks.sh"

@@ -1,5 +1,5 @@
-/* Preloaded: makes the process not dumpable, as setuid programs and those that keep secrets are.
- * Other processes of the same user can't then read or write its memory. */
+/* A preloaded library that makes the process not dumpable, like setuid programs and programs with
+ * secrets. Other processes of the same user then cannot read or write its memory. */
 #include <sys/prctl.h>
 
 __attribute__((constructor)) static void hide(void) {

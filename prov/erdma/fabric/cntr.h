@@ -25,7 +25,7 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
   Counter(const QueueParent& parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
           void* context);
 
-  // For endpoints, which hold the domain lock.
+  // Endpoints call these while they hold the domain lock.
   void add_success(uint64_t value) noexcept {
     x_now.successes += value;
     changed();

@@ -37,7 +37,7 @@ class EndpointDriver final : public RegionUser, public AvListener {
   /// fi_close(3), first half: afterwards the endpoint reports nothing and executes nothing for
   /// peers.
   void detach() noexcept;
-  /// The second half. The caller does not hold the lock, as this may take a while.
+  /// fi_close(3), second half. The caller does not hold the lock, as this may take a while.
   void stop() noexcept;
 
   /// The body of an entry point: calls post(engine) under the domain lock, and returns its result.

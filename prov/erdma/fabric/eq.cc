@@ -200,7 +200,7 @@ void EventQueue::post_bytes(uint32_t event, bool failed, const void* bytes,
     if (x_events.size() < std::max(x_size, kProviderEvents))
       return push({event, failed, {first, first + length}});
   } catch (const std::bad_alloc&) {
-    // Treated as a queue without room.
+    // A lack of memory is treated like a lack of room.
   }
   ERDMA_WARN(EQ, "event queue overrun with %zu events unread\n", x_events.size());
   x_overrun = true;

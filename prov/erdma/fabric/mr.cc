@@ -168,8 +168,8 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
 }
 
 /// Drives operations of peers on the region until none is left, since they can't be interrupted.
-/// After a second it ends the connections of those that are left. A forked child makes no progress,
-/// so it does not wait. False: some operations have not ended.
+/// After a second it ends the connections of the remaining operations. A forked child makes no
+/// progress, so it does not wait. Returns false if some operations have not ended.
 bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
   const util::SystemClock clock;
   uint64_t deadline = 0, answers_until = 0;

@@ -86,7 +86,7 @@ bool MatchIndex::grow() noexcept {
   return true;
 }
 
-// Called when every bucket is empty.
+// The caller has emptied every bucket.
 void MatchIndex::clear() noexcept {
   x_touched = 0;
   x_free = kNone;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* The command queue: what the driver asks the firmware for. */
+/* The command queue with the driver's requests to the firmware. */
 #include "inside.h"
 
-#define COMMAND_WORDS 32 /* of the longest that its length can tell */
+#define COMMAND_WORDS 32 /* the longest command that the length field can describe */
 #define FIRMWARE_VERSION 0x00010000u
 
-/* What a handler gets: the command, and room for two answers. */
+/* A handler's arguments: the command, and room for two answers. */
 struct asked {
   struct erm_device* device;
   const void* command;
@@ -32,7 +32,7 @@ static uint8_t set_mtu(const struct asked* asked) {
   return ERM_SUCCESS;
 }
 
-/* EQ 0 is that of the command queue, which the registers name. */
+/* EQ 0 belongs to the command queue. The registers name it, so no command creates it. */
 static uint8_t create_eq(const struct asked* asked) {
   const struct erm_create_eq* request = asked->command;
   struct erm_device* device = asked->device;
@@ -129,7 +129,7 @@ static void run(struct erm_device* device, uint16_t index, const uint64_t* comma
   answer(device, index, command, syndrome, answers);
 }
 
-/* The next command, in one piece; its blocks, or 0 = the queue says what can't be. */
+/* Copies the next command. Returns its number of blocks, or 0 if the queue is inconsistent. */
 static uint32_t fetch(struct erm_device* device, uint16_t waiting, uint64_t* command) {
   uint32_t blocks = 1, i;
 
@@ -145,7 +145,7 @@ static uint32_t fetch(struct erm_device* device, uint16_t waiting, uint64_t* com
   return blocks;
 }
 
-/* Whether the command that waits has taken its time. */
+/* Returns true once the waiting command has taken its time. */
 static bool due(struct erm_device* device) {
   uint64_t now = device->hooks->now(device->context);
 
@@ -155,7 +155,8 @@ static bool due(struct erm_device* device) {
   return true;
 }
 
-/* One event for each time that the driver armed, if there are results past its index. */
+/* Sends one event for each time that the driver armed the queue, if there are results past its
+ * index. */
 static void tell(struct erm_device* device) {
   uint64_t armed = device->hooks->read_doorbell(device->context, ERM_RESULT_DOORBELL);
 

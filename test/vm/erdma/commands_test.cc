@@ -1,4 +1,4 @@
-// The command queue: what the driver does at its start, and each command.
+// Tests the command queue: the driver's calls at its start, and each command.
 #include "vm/erdma/pair.h"
 
 using namespace ermodel::test;
@@ -107,7 +107,7 @@ TEST(each_arming_of_the_results_has_one_event_and_one_interrupt) {
   driver.command_eq.arm(driver.slot);
   one.settle();
   ck_assert_uint_eq(driver.raised(0), 1);
-  // Results which the driver has not seen when it arms are told at once.
+  // If the driver has not seen all results when it arms the queue, the event comes at once.
   driver.result_ci -= 1;
   arm(1);
   one.settle();
@@ -136,7 +136,7 @@ TEST(commands_take_their_time) {
 TEST(eqs_are_as_many_as_vectors) {
   One one([](erm_config& config) { config.vectors = 4; });
   ck_assert_uint_ne(one.driver().create_eq(0), 0);
-  ck_assert_uint_ne(one.driver().create_eq(1), 0);  // exists
+  ck_assert_uint_ne(one.driver().create_eq(1), 0);  // the queue exists already
   ck_assert_uint_eq(one.driver().create_eq(2), 0);
   ck_assert_uint_eq(one.driver().create_eq(3), 0);
   ck_assert_uint_ne(one.driver().create_eq(4), 0);
@@ -251,7 +251,7 @@ TEST(regions_have_a_largest_size) {
   ck_assert_uint_ne(Region(one.driver(), 2, (1 << 16) + 1).syndrome, 0);
 }
 
-/// Of those that are smaller, several lie in what the host has as one.
+/// Smaller pages are refused, as several of them could lie in one page of the host.
 TEST(pages_of_regions_are_no_smaller_than_those_of_the_host) {
   One one;
   Region region(one.driver(), 1, 100);
@@ -270,7 +270,7 @@ TEST(reset_forgets_all_and_touches_nothing_more) {
   driver.reset();
   pair.settle();
   ck_assert_uint_eq(driver.slot.bar_at<uint32_t>(ERM_STATUS), ERM_STATUS_RESET_DONE);
-  // The driver frees at once.
+  // The driver frees its memory right after the reset.
   pair.memory.release(driver.commands);
   pair.memory.release(driver.aeq.ring);
   pair.memory.release(driver.ceqs[1].ring);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* A device: its registers, start and reset. */
+/* The registers, start and reset of a device. */
 #include "inside.h"
 
 struct erm_network* erm_network_create(void) {
@@ -49,7 +49,7 @@ static bool start(struct erm_device* device) {
   return true;
 }
 
-/* Nothing of the host is touched from here on. */
+/* Resets the device. It does not access the host's memory from here on. */
 static void reset(struct erm_device* device) {
   const struct erm_hooks* hooks = device->hooks;
   uint32_t i;
@@ -68,7 +68,7 @@ static void reset(struct erm_device* device) {
   hooks->write_register(device->context, ERM_STATUS, ERM_STATUS_RESET_DONE);
 }
 
-/* The control register is the driver's, who may write again at any time: never written here. */
+/* Only the driver writes the control register, at any time, so the model never does. */
 static bool control(struct erm_device* device) {
   uint32_t wanted = reg(device, ERM_CONTROL);
 
@@ -100,7 +100,7 @@ bool erm_step(struct erm_device* device) {
   return did;
 }
 
-/* A device that is not there yet has neither a number nor objects. */
+/* Adds a new device to the network, and makes its number and objects. */
 static bool enter(struct erm_network* network, struct erm_device* device) {
   int i;
 

@@ -2,7 +2,7 @@
 
 #include "vm/erdma/host.h"
 
-/// What erdma.ko does with the adapter.
+/// A driver that uses the adapter as erdma.ko does.
 namespace ermodel::test {
 
 struct Event {
@@ -50,7 +50,7 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  /// The registers, then what erdma_finish_cmdq_init does.
+  /// Writes the registers, and does what erdma_finish_cmdq_init does.
   void write_registers(uint32_t depth = kCommandDepth) {
     commands = memory.allocate(uint64_t(depth) * ERM_BLOCK);
     results = memory.allocate(uint64_t(depth) * ERM_BLOCK);
@@ -94,7 +94,7 @@ class Driver {
         ERM_PUT(ERM_COMMAND_BLOCKS, 1) | ERM_PUT(ERM_COMMAND_INDEX, command_pi);
     slot.bar_at<uint64_t>(ERM_COMMAND_DOORBELL) = command_pi;
   }
-  /// Whether there was a result.
+  /// Takes the next result. Returns false if there is none.
   bool take(Answer* answer) {
     const auto* words = memory.at<uint32_t>(
         results + uint64_t(result_ci & (kCommandDepth - 1)) * ERM_BLOCK, ERM_BLOCK / 4);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* How work requests and queue pairs end: completions, flushes, asynchronous events. */
+/* The ends of work requests and queue pairs: completions, flushes and asynchronous events. */
 #include "inside.h"
 
-/* The first work request of the send queue ends. An unsignalled one has a completion if it failed.
- */
+/* Ends the first work request of the send queue. An unsignalled one has a completion only if it
+ * failed. */
 void erm_sent(struct erm_qp* qp, const struct erm_request* request, uint8_t syndrome) {
   if (syndrome || request->header & ERM_WORK_SIGNALLED)
     erm_complete(qp->device, &(struct erm_done){.queue = ERM_OF_SENDS,
@@ -21,7 +21,7 @@ void erm_sent(struct erm_qp* qp, const struct erm_request* request, uint8_t synd
   if (syndrome) erm_qp_fail(qp);
 }
 
-/* The first receive ends: with a syndrome if `request` did not get there. */
+/* Ends the first receive, with a syndrome if `request` did not arrive. */
 void erm_received(struct erm_qp* qp, const struct erm_request* request, uint8_t syndrome) {
   struct erm_done done = {.queue = ERM_OF_RECEIVES,
                           .opcode = ERM_RECEIVED,
@@ -33,7 +33,7 @@ void erm_received(struct erm_qp* qp, const struct erm_request* request, uint8_t 
   if (!syndrome) {
     done.opcode = request->received;
     done.solicited = request->header & ERM_WORK_SOLICITED;
-    /* From the words of a request to those of a completion, which have another order. */
+    /* Requests and completions have different byte orders. */
     done.data = __builtin_bswap32(request->blocks.common.data);
     done.size = request->length;
   }
@@ -48,7 +48,7 @@ static bool flush_receives(struct erm_qp* qp) {
   return count != 0;
 }
 
-/* How many of the blocks that wait were those of the first work request. */
+/* Flushes the first work request, and returns how many of the waiting blocks it had. */
 static uint16_t flush_send(struct erm_qp* qp, uint16_t waiting) {
   const uint64_t* header = erm_block(qp->device, &qp->sq.pages, qp->sq.ci, qp->sq.depth);
   uint16_t blocks = header ? (uint16_t)(ERM_GET(ERM_WORK_BLOCKS, *header) + 1) : waiting;
@@ -65,7 +65,7 @@ static uint16_t flush_send(struct erm_qp* qp, uint16_t waiting) {
   return blocks;
 }
 
-/* What waits in the queues of a QP that is over; what is posted later, too. */
+/* Flushes the waiting requests of a QP in error, and those that are posted later. */
 bool erm_qp_flush(struct erm_qp* qp) {
   unsigned int flush = qp->device->config->flush;
   uint16_t waiting;

@@ -1,4 +1,4 @@
-// What goes wrong, and what nobody knows of the hardware.
+// Tests errors, and the properties of the hardware that are not known.
 #include "vm/erdma/pair.h"
 
 using namespace ermodel::test;
@@ -17,7 +17,7 @@ size_t fatal_events(Driver& driver) {
   return count;
 }
 
-/// Ends both ends, with this at the sender.
+/// Expects that the request ends both QPs, with this syndrome at the sender.
 void ends_with(Pair& pair, const Send& send, uint32_t syndrome) {
   const Completion done = pair.run(send);
   ck_assert_uint_eq(done.syndrome, syndrome);
@@ -189,13 +189,13 @@ TEST(a_write_with_immediate_data_needs_a_receive, 2) {
 TEST(error_flushes_as_configured, 3) {
   Pair pair([=](erm_config& config) { config.flush = unsigned(_i); });
   for (int i = 0; i < 3; ++i) pair.qp[0]->receive(pair.here(0, 8));
-  ck_assert_uint_eq(pair.qp[1]->modify(ERM_RTR), 0);  // nobody answers
+  ck_assert_uint_eq(pair.qp[1]->modify(ERM_RTR), 0);  // the peer does not answer
   Send send = write_of(pair);
   send.signalled = false;
   for (int i = 0; i < 4; ++i) pair.qp[0]->write(send);
   pair.qp[0]->ring_doorbell();
   ck_assert_uint_eq(pair.qp[0]->modify(ERM_ERROR), 0);
-  pair.qp[0]->receive(pair.here(0, 8));  // posted too late
+  pair.qp[0]->receive(pair.here(0, 8));  // posted after the error
   pair.qp[0]->post(send);
   pair.settle();
   int receives = 0, sends = 0;
@@ -273,7 +273,7 @@ TEST(passed_over_queues_keep_their_order) {
 TEST(strict_arming_loses_the_first_event_of_an_old_liberdma) {
   Pair pair([](erm_config& config) { config.strict_arm = 1; });
   Cq& cq = *pair.sends[0];
-  cq.arm();  // both counts are 0, as those of a queue that nobody has armed
+  cq.arm();  // both counts are 0, like those of a queue that was never armed
   pair.run(write_of(pair));
   ck_assert_uint_eq(cq.take_events(), 0);
   cq.arm();
@@ -320,7 +320,7 @@ TEST(a_seventh_part_is_refused) {
   ck_assert_uint_eq(pair.run(send).syndrome, ERM_BAD_REQUEST);
 }
 
-/// What the first word may say against what is there.
+/// The first word of a request may contradict the rest of it.
 TEST(blocks_and_parts_are_what_was_posted, 5) {
   Pair pair;
   Qp& qp = *pair.qp[0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* Completions, the events that tell of them, and interrupts. */
+/* Completions, events about them, and interrupts. */
 #include "inside.h"
 
 bool erm_eq_create(struct erm_device* device, struct erm_eq* eq, uint64_t ring, uint32_t depth) {
@@ -16,7 +16,7 @@ static uint32_t seen_by_host(struct erm_device* device, const struct erm_eq* eq)
   return ERM_GET(ERM_EQ_DOORBELL_CI, device->hooks->read_doorbell(device->context, eq->doorbell));
 }
 
-/* The reader takes an entry whose owner bit differs from its lap's parity. */
+/* The reader takes an entry if its owner bit differs from the parity of the lap. */
 void erm_eq_push(struct erm_device* device, struct erm_eq* eq, uint64_t event) {
   uint32_t waiting = (eq->pi - seen_by_host(device, eq)) & ERM_EQ_DOORBELL_CI;
   uint64_t at = (uint64_t)(eq->pi & (eq->depth - 1)) * ERM_EVENT;
@@ -31,12 +31,11 @@ void erm_eq_push(struct erm_device* device, struct erm_eq* eq, uint64_t event) {
   eq->pi++;
 }
 
-/*
- * One interrupt for each time the driver armed the queue, at once if there are events that it has
- * not seen: its handlers leave after 16. Nobody arms a new queue, so it counts as armed. The
- * doorbells say the same as the records in the driver's memory, but are never freed: when it
- * leaves, it frees the records right after it wrote the reset, without waiting for it.
- */
+/* Raises one interrupt for each time that the driver armed the queue. It comes at once if there are
+ * events that the driver has not seen, as its handlers return after 16. A new queue counts as
+ * armed, as the driver does not arm it. The model reads the doorbells, not the records with the
+ * same content in the driver's memory: the driver frees the records right after it has written the
+ * reset. */
 void erm_eq_serve(struct erm_device* device, struct erm_eq* eq) {
   uint64_t doorbell = device->hooks->read_doorbell(device->context, eq->doorbell);
 
@@ -53,7 +52,8 @@ void erm_asynchronous(struct erm_device* device, uint32_t type, uint32_t number)
                 ERM_PUT(ERM_EVENT_TYPE, type) | ERM_PUT(ERM_EVENT_NUMBER, number));
 }
 
-/* That a CQ overruns can't be seen: liberdma writes the record when it arms, not when it polls. */
+/* The model cannot see that a CQ overruns, as liberdma writes the record when it arms the CQ, not
+ * when it polls. */
 void erm_complete(struct erm_device* device, const struct erm_done* done) {
   struct erm_cq* cq = done->cqn < device->most_cqs ? device->cq[done->cqn] : NULL;
   struct erm_completion* entry = cq ? erm_block(device, &cq->pages, cq->pi, cq->depth) : NULL;
@@ -75,7 +75,7 @@ void erm_complete(struct erm_device* device, const struct erm_done* done) {
   if (done->solicited || done->syndrome) cq->solicited = cq->pi;
 }
 
-/* Whether the host counts on from the arming before; the first one counts from 0. */
+/* Returns true if the counts continue those of the last arming. The first arming counts from 0. */
 static bool new_arming(struct erm_device* device, struct erm_cq* cq, uint64_t record) {
   uint64_t counts = record & (ERM_CQ_DOORBELL_COUNT | ERM_CQ_DOORBELL_EVENTS);
 
@@ -83,18 +83,18 @@ static bool new_arming(struct erm_device* device, struct erm_cq* cq, uint64_t re
   return !device->config->strict_arm || counts != cq->counts;
 }
 
-/* Of 24-bit indices: how far `index` is beyond `seen`. */
+/* Returns how far `index` is beyond `seen`, for 24-bit indices. */
 static int32_t beyond(uint32_t index, uint32_t seen) {
   return (int32_t)((index - seen) << 8);
 }
 
-/* One event for each arming, at once if there are completions that the host had not seen. */
+/* Sends one event for each arming, at once if there are completions that the host had not seen. */
 bool erm_cq_serve(struct erm_device* device, struct erm_cq* cq) {
   const uint64_t* where = erm_memory(device, cq->record, 8, 8);
   uint64_t record = where ? erm_load(where) : 0;
   uint32_t seen = ERM_GET(ERM_CQ_DOORBELL_CI, record);
 
-  /* The place may hold what another CQ left there, until liberdma clears it. */
+  /* Until liberdma clears the record, it may hold the value of another CQ. */
   if (ERM_GET(ERM_CQ_DOORBELL_CQN, record) != cq->cqn || !(record & ERM_CQ_DOORBELL_ARMED))
     return false;
   if (!new_arming(device, cq, record)) return false;

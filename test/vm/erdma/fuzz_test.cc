@@ -1,5 +1,6 @@
-// A driver and a program that write whatever they like: the adapter stays within what they may
-// reach. ERDMA_FUZZ_SEED: which run (by default the time; printed). ERDMA_FUZZ_STEPS: how long.
+// A driver and a program write random values. The adapter must not access other memory than they
+// may. ERDMA_FUZZ_SEED sets the random seed (by default the time, which is printed),
+// ERDMA_FUZZ_STEPS the length.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -18,7 +19,7 @@ uint64_t number_of(const char* variable, uint64_t otherwise) {
 
 const uint64_t g_seed = number_of("ERDMA_FUZZ_SEED", uint64_t(time(nullptr)));
 
-/// Chance, and numbers that lie where bounds do.
+/// Random choices, and numbers near bounds.
 class Chance {
  public:
   explicit Chance(uint64_t more) : x_engine(g_seed + more) {}
@@ -48,7 +49,7 @@ class Chance {
   std::mt19937_64 x_engine;
 };
 
-/// Memory that no key opens: what nobody may write, and nobody may read.
+/// Memory without a valid key, which the adapter may neither read nor write.
 class Secret {
  public:
   explicit Secret(World& world) : x_region(*world.drivers[1], 40, 8192, 0) {
@@ -74,8 +75,8 @@ const std::vector<uint16_t> kCommands = {
     ERM_DESTROY_CQ,   ERM_REGISTER,  ERM_DEREGISTER, ERM_CREATE_EQ, ERM_DESTROY_EQ,
     ERM_SET_MTU,      0x1ff,         ERM_CREATE_QP,  ERM_MODIFY_QP, ERM_CREATE_CQ};
 
-/// Queue pairs of both ends are made anew by the good commands, so that there is something to
-/// break.
+/// Sends random commands. Valid commands make the queue pairs of both ends anew, so that there are
+/// objects to break.
 struct Commands : Pair {
   explicit Commands(Chance& chance_)
       : Pair([](erm_config& limits) { limits.rnr = 1; }), chance(chance_) {
@@ -85,7 +86,7 @@ struct Commands : Pair {
     if (chance.one_in(8)) return chance.word();
     return chance.of(rooms) + (chance.one_in(2) ? 0 : chance.below(64 << 10) & ~uint64_t(7));
   }
-  /// One that the driver might have sent, with some words changed.
+  /// Returns a valid command of the driver with some random words.
   std::vector<uint64_t> request(uint16_t command) {
     std::vector<uint64_t> words(8);
     const auto from = [&words](const auto& good) {
@@ -153,7 +154,7 @@ void fuzz_commands(uint64_t episode, uint64_t steps) {
   settle_or_say(world);
 }
 
-/// Work requests of one end, of which some words are anything.
+/// Posts work requests at one end, with some random words.
 class Program {
  public:
   Program(Pair& pair, Secret& secret, Chance& chance)
@@ -216,7 +217,7 @@ class Program {
   Chance& x_chance;
 };
 
-/// Each program ends with its first mistake: a new pair of devices then.
+/// A program ends with its first mistake, so each episode uses a new pair of devices.
 void fuzz_requests(uint64_t episode) {
   Chance chance(episode);
   Pair pair([&chance](erm_config& config) {
@@ -240,7 +241,7 @@ void fuzz_requests(uint64_t episode) {
 
 SUITE(.once = [] { std::printf("ERDMA_FUZZ_SEED=%lu\n", g_seed); });
 
-// Hours by hand.
+// A run by hand may take hours.
 TEST_CASE(.timeout = std::getenv("ERDMA_FUZZ_STEPS") ? 0.0 : 60.0);
 
 TEST(commands_of_a_mad_driver) {

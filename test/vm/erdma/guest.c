@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/*
- * Hosts the model in the guest: PCI functions 1ded:107f that are memory, which the machine's
- * command line reserves. The kernel's own erdma.ko drives them. One thread looks what the driver
- * and liberdma write, for all of them.
- */
+/* Hosts the model in the guest, as PCI functions 1ded:107f in memory that the machine's command
+ * line reserves. The kernel's own erdma.ko drives them. One thread reads what the driver and
+ * liberdma write, for all functions. */
 #include "guest.h"
 
 #include <linux/bottom_half.h>
@@ -53,7 +51,7 @@ static struct erm_network* network;
 static struct card* cards[ERM_MAX_DEVICES];
 static struct task_struct* thread;
 
-/* Bus addresses are physical ones here: no IOMMU, no bounce buffers. */
+/* Bus addresses are physical addresses, as there is no IOMMU and no bounce buffer. */
 static void* memory(void* context, uint64_t address, uint64_t length) {
   if (!pfn_valid(PFN_DOWN(address)) || !pfn_valid(PFN_DOWN(address + length - 1))) return NULL;
   return phys_to_virt(address);
@@ -92,10 +90,9 @@ static const struct erm_hooks hooks = {
     .say = say,
 };
 
-/*
- * Sleeps soon and shortly: programs that poll have the CPUs otherwise, and a thread that spins
- * loses its turn to them for milliseconds. FIFO: it has the CPU back at once.
- */
+/* The thread soon sleeps for short times, as polling programs need the CPUs, and as a spinning
+ * thread loses its turn to them for milliseconds. With FIFO scheduling, it gets the CPU back at
+ * once. */
 static int run(void* argument) {
   unsigned int idle = 0;
   int i;
@@ -122,7 +119,7 @@ static int run(void* argument) {
 
 static void free_card(struct card* card) {
   if (card->model) erm_destroy(card->model);
-  pci_dev_put(card->pdev); /* the model raised interrupts of it until now */
+  pci_dev_put(card->pdev); /* the model raised its interrupts until now */
   if (card->bar) iounmap(card->bar);
   card_free_interrupts(card);
   kfree(card);
@@ -148,7 +145,7 @@ static int add_card(int index) {
   return card->model ? card_plug(card) : -ENOMEM;
 }
 
-/* erdma.ko's remove asks the model still, so the thread ends last. */
+/* erdma.ko's remove function still sends commands, so the thread ends last. */
 static void ermodel_exit(void) {
   int i;
 

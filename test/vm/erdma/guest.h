@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A PCI function of the guest that is the model's. */
+/* A PCI function of the guest that belongs to the model. */
 #pragma once
 
 #include <linux/irqdomain.h>
@@ -21,7 +21,7 @@ struct card {
   struct irq_domain* irqs;
   struct pci_bus* bus;
   struct pci_dev* pdev;
-  u8 space[256]; /* of its configuration */
+  u8 space[256]; /* configuration space */
   void __iomem* bar;
   struct erm_device* model;
   bool served; /* pdev is known, so that interrupts can be raised */

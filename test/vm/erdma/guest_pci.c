@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* PCI functions of the guest that are memory: configuration space, MSI-X, a root bus for each. */
+/* PCI functions of the guest in memory: configuration space, MSI-X, and a root bus for each. */
 #include <linux/bottom_half.h>
 #include <linux/interrupt.h>
 #include <linux/irq.h>
@@ -19,10 +19,9 @@ static void put32(struct card* card, int at, u32 value) {
   *(__le32*)(card->space + at) = cpu_to_le32(value);
 }
 
-/*
- * The BARs have their places already, as if firmware had chosen: the kernel must not, it takes
- * nothing that E820 calls reserved (arch_remove_reservations), which this memory is.
- */
+/* The BARs have their addresses already, as if firmware had chosen them. The kernel could not
+ * choose them, as it takes no memory that E820 calls reserved (arch_remove_reservations), and this
+ * memory is. */
 static void init_space(struct card* card) {
   put16(card, PCI_VENDOR_ID, 0x1ded);
   put16(card, PCI_DEVICE_ID, 0x107f);
@@ -52,7 +51,7 @@ static int config_read(struct pci_bus* bus, unsigned int devfn, int at, int size
   return PCIBIOS_SUCCESSFUL;
 }
 
-/* What is not named here is read-only. */
+/* Registers that are not named here are read-only. */
 static int config_write(struct pci_bus* bus, unsigned int devfn, int at, int size, u32 value) {
   struct card* card = card_of(bus);
   int number = (at - PCI_BASE_ADDRESS_0) / 4;
@@ -71,7 +70,7 @@ static int config_write(struct pci_bus* bus, unsigned int devfn, int at, int siz
   return PCIBIOS_SUCCESSFUL;
 }
 
-/* Interrupts: what drivers/pci/controller/vmd.c does, without a parent interrupt. */
+/* Interrupts work as in drivers/pci/controller/vmd.c, without a parent interrupt. */
 static int no_affinity(struct irq_data* data, const struct cpumask* to, bool force) {
   return -EINVAL;
 }
@@ -111,10 +110,9 @@ static struct msi_domain_info msi_info = {
     .chip = &chip,
 };
 
-/*
- * From the model's thread only: handle_simple_irq drops an interrupt that finds itself running.
- * With bottom halves off meanwhile, the tasklet of the event queue runs at once.
- */
+/* Only the model's thread may call this, as handle_simple_irq drops an interrupt while the same one
+ * is handled. Bottom halves are off meanwhile, so the tasklet of the event queue runs right
+ * afterwards. */
 void card_raise(void* context, unsigned int vector) {
   struct card* card = context;
   int virq = msi_get_virq(&card->pdev->dev, vector);
@@ -185,7 +183,7 @@ int card_plug(struct card* card) {
   return error;
 }
 
-/* The driver asks the model until it has left. */
+/* The driver sends commands to the model until it has left. */
 void card_unplug(struct card* card) {
   if (!card->bus) return;
   pci_lock_rescan_remove();

@@ -12,13 +12,13 @@
 #include "vm/erdma/layout.h"
 #include "vm/erdma/model.h"
 
-/// What a computer is to the adapter: memory by bus address, a BAR, interrupts, a clock.
+/// The parts of a host that the adapter uses: memory by bus address, a BAR, interrupts and a clock.
 namespace ermodel::test {
 
 inline constexpr uint64_t kPage = 4096;
 
-/// Each allocation has a block of the heap of its own, and no two have neighbouring bus addresses:
-/// what goes beyond one is found.
+/// Each allocation has its own heap block, and bus addresses of allocations are not adjacent, so an
+/// access beyond one is found.
 class Memory {
  public:
   uint64_t allocate(uint64_t bytes) {
@@ -31,7 +31,7 @@ class Memory {
   }
   void release(uint64_t address) { x_blocks.erase(address); }
 
-  /// Null where there is none.
+  /// Returns null if there is no memory.
   void* find(uint64_t address, uint64_t length) {
     auto block = x_blocks.upper_bound(address);
     if (block == x_blocks.begin()) return nullptr;
@@ -56,7 +56,7 @@ class Memory {
   uint64_t x_next = 1 << 20;
 };
 
-/// What the hooks of one device lead to.
+/// The target of the hooks of one device.
 struct Slot {
   explicit Slot(Memory& memory_) : memory(memory_) {}
 
@@ -68,7 +68,7 @@ struct Slot {
 
   Memory& memory;
   alignas(8) char bar[ERM_BAR_SIZE] = {};
-  std::vector<unsigned> raised;  ///< how often each vector
+  std::vector<unsigned> raised;  ///< number of interrupts by vector
   std::vector<std::string> said;
   uint64_t now = 1000;
 };
@@ -98,7 +98,7 @@ inline const erm_hooks kHooks = {
     .say = [](void* context, const char* line) { slot_of(context).said.push_back(line); },
 };
 
-/// Memory of a program: pages all over the place, and a table of them.
+/// Memory of a program, in scattered pages with a table.
 struct Pages {
   Pages(Memory& memory_, uint64_t bytes, uint64_t offset_ = 0) : memory(memory_), offset(offset_) {
     const uint64_t count = (offset + bytes + kPage - 1) / kPage;
@@ -108,7 +108,7 @@ struct Pages {
       memory.at<uint64_t>(table, count)[i] = pages.back();
     }
   }
-  /// Byte by byte: a program sees them in one piece.
+  /// Returns one byte of the memory, which is contiguous for a program.
   uint8_t& operator[](uint64_t at) {
     return *memory.at<uint8_t>(pages.at((offset + at) / kPage) + (offset + at) % kPage);
   }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The model's inside. One thread runs all of it, for all devices of a network: no locks. */
+/* Internal types and functions of the model. One thread runs it for all devices of a network, so
+ * there are no locks. */
 #pragma once
 
 #include "layout.h"
 #include "model.h"
 #include "port.h"
 
-/* Memory of the host in pages: their addresses inline, or in a table of the host. */
+/* Memory of the host in pages, with their addresses inline or in a table of the host. */
 struct erm_pages {
-  uint64_t address[4]; /* of a table: [0] */
+  uint64_t address[4]; /* of a table: address[0] */
   uint64_t offset;     /* in the first page */
   uint32_t count, shift;
   bool table;
@@ -18,7 +19,7 @@ struct erm_eq {
   uint64_t ring; /* 0 = there is none */
   uint32_t doorbell, depth, pi;
   unsigned int vector;
-  bool raised;         /* ever */
+  bool raised;         /* true once an interrupt was raised */
   uint64_t raised_for; /* the doorbell that the last interrupt answered */
 };
 
@@ -27,12 +28,12 @@ struct erm_cq {
   struct erm_pages pages;
   uint64_t record;
   uint64_t served;    /* the record that the last event answered; 0 = none */
-  uint64_t counts;    /* of the last arming that was taken */
-  uint32_t solicited; /* the producer index after the last such completion */
+  uint64_t counts;    /* counts of the last arming that was served */
+  uint32_t solicited; /* producer index after the last solicited completion */
   uint32_t cqn, eqn, depth, pi;
 };
 
-/* Of a QP. The CQ by its number: a broken driver may destroy it first. */
+/* A queue of a QP. It has the number of its CQ, as a broken driver may destroy the CQ first. */
 struct erm_queue {
   struct erm_pages pages;
   uint64_t record;
@@ -52,13 +53,13 @@ struct erm_qp {
   struct erm_device* device;
   struct erm_qp* peer;
   struct erm_queue sq, rq;
-  uint64_t done; /* bytes of the first work request of sq */
-  uint64_t due;  /* when that may be done */
-  bool begun;    /* that has a time */
+  uint64_t done; /* bytes moved of the first work request of sq */
+  uint64_t due;  /* time when that request may be done */
+  bool begun;    /* `due` is set */
   uint32_t qpn, pd, cookie, peer_cookie;
   uint32_t own_ip, peer_ip;
   uint16_t own_port, peer_port;
-  unsigned int passed_over; /* in so many rounds */
+  unsigned int passed_over; /* number of rounds in which it was passed over */
   uint32_t state;
   bool linked; /* once: a QP whose peer is gone stays so */
   bool lost;   /* the first work request of sq */
@@ -75,7 +76,7 @@ struct erm_device {
   void* context;
   const struct erm_config* config;
   bool up, in_reset;
-  bool broken; /* the command queue, by what was written to it: nothing more is read of it */
+  bool broken; /* the command queue has invalid content and is not read any more */
   uint64_t commands, results;
   uint32_t command_depth, result_pi;
   uint16_t command_ci;
@@ -83,21 +84,21 @@ struct erm_device {
   uint32_t mtu;
   struct erm_eq command_eq, aeq, ceq[ERM_MAX_VECTORS];
   uint32_t most_qps, most_cqs, most_mrs; /* sizes of the tables */
-  uint32_t mrs;                          /* that are valid */
+  uint32_t mrs;                          /* number of valid regions */
   struct erm_qp** qp;
   struct erm_cq** cq;
   struct erm_mr* mr;
-  struct erm_qp* qps; /* rings of those that exist; NULL = none */
+  struct erm_qp* qps; /* rings of existing objects; NULL = none */
   struct erm_cq* cqs;
-  uint32_t works; /* work requests, for those that are lost */
+  uint32_t works; /* counts work requests, some of which are lost */
 };
 
-/* memory.c */
+/* Functions of memory.c. */
 struct erm_part {
   uint64_t address;
   uint32_t length, key;
 };
-/* One end of a transfer: parts of regions, or bytes that lie in the work request. */
+/* One end of a transfer: parts of regions, or bytes in the work request. */
 struct erm_side {
   struct erm_device* device;
   const uint8_t* bytes;
@@ -107,11 +108,11 @@ struct erm_side {
 void* erm_memory(struct erm_device* device, uint64_t address, uint64_t length, uint32_t alignment);
 void* erm_at(struct erm_device* device, const struct erm_pages* pages, uint64_t at, uint32_t* room);
 void* erm_block(struct erm_device* device, const struct erm_pages* pages, uint32_t index,
-                uint32_t depth); /* of a queue; NULL if the host has no such memory */
+                uint32_t depth); /* block of a queue; NULL if the host has no such memory */
 uint8_t erm_check_side(const struct erm_side* side, uint64_t* length);
 bool erm_copy(const struct erm_side* to, const struct erm_side* from, uint64_t at, uint32_t length);
 
-/* events.c */
+/* Functions of events.c. */
 bool erm_eq_create(struct erm_device* device, struct erm_eq* eq, uint64_t ring, uint32_t depth);
 void erm_eq_push(struct erm_device* device, struct erm_eq* eq, uint64_t event);
 void erm_eq_serve(struct erm_device* device, struct erm_eq* eq);
@@ -124,9 +125,10 @@ struct erm_done {
 };
 void erm_complete(struct erm_device* device, const struct erm_done* done);
 
-/* objects.c, queue_pairs.c: commands; the result is the syndrome, 0 = done. */
+/* Commands in objects.c and queue_pairs.c. Those that return uint8_t return the syndrome, 0 =
+ * done. */
 bool erm_objects_create(struct erm_device* device);
-void erm_objects_drop(struct erm_device* device); /* all that the driver made */
+void erm_objects_drop(struct erm_device* device); /* all objects that the driver made */
 void erm_objects_destroy(struct erm_device* device);
 uint8_t erm_cq_create(struct erm_device* device, const struct erm_create_cq* request);
 uint8_t erm_cq_destroy(struct erm_device* device, uint32_t cqn);
@@ -138,7 +140,7 @@ uint8_t erm_qp_destroy(struct erm_device* device, uint32_t qpn);
 uint8_t erm_qp_modify(struct erm_device* device, const struct erm_modify_qp* request);
 void erm_qp_drop(struct erm_qp* qp);
 
-/* requests.c: a work request, and what it asks for. */
+/* A parsed work request (requests.c). */
 struct erm_request {
   uint64_t header;
   union {
@@ -147,30 +149,30 @@ struct erm_request {
   } blocks;
   uint32_t block_count, length;
   uint32_t opcode, received; /* received: the opcode of the peer's completion */
-  bool takes;                /* a receive of the peer, which then has a completion */
-  bool sends;                /* to where that receive says */
+  bool takes;                /* it uses a receive of the peer, which then has a completion */
+  bool sends;                /* that receive says where the bytes go */
   bool reads;
   struct erm_side local, remote;
 };
-uint16_t erm_sends_waiting(struct erm_qp* qp); /* blocks */
+uint16_t erm_sends_waiting(struct erm_qp* qp); /* number of blocks */
 uint16_t erm_receives_waiting(struct erm_qp* qp);
 bool erm_request_fetch(struct erm_qp* qp, struct erm_request* request);
 const struct erm_receive* erm_receive_first(struct erm_qp* qp);
 
-/* work.c */
+/* Functions of work.c. */
 bool erm_work_step(struct erm_device* device);
 
-/* endings.c: completions of QPs, and what ends them. */
+/* Functions of endings.c: completions and ends of QPs. */
 void erm_sent(struct erm_qp* qp, const struct erm_request* request, uint8_t syndrome);
 void erm_received(struct erm_qp* qp, const struct erm_request* request, uint8_t syndrome);
 void erm_qp_stop(struct erm_qp* qp, uint32_t state);
-void erm_qp_fail(struct erm_qp* qp); /* stops it, and tells so */
+void erm_qp_fail(struct erm_qp* qp); /* stops the QP and reports it */
 bool erm_qp_flush(struct erm_qp* qp);
 void erm_qp_unlink(struct erm_qp* qp);
 
-/* commands.c */
+/* Functions of commands.c. */
 void erm_command_step(struct erm_device* device, bool* did);
 
-/* device.c: a line for the log, with four figures. */
+/* Writes a line with four numbers to the log (device.c). */
 void erm_say(struct erm_device* device, const char* what, uint64_t a, uint64_t b, uint64_t c,
              uint64_t d);

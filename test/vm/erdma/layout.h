@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/*
- * What the adapter, erdma.ko and liberdma share: registers, and what lies in their queues. The
- * names are the model's own. layout_check.c compares every figure with the driver's erdma_hw.h
- * where there is one.
- */
+/* The registers and the content of the queues, which the adapter, erdma.ko and liberdma share. The
+ * names are the model's own. layout_check.c compares all numbers with the driver's erdma_hw.h where
+ * it is available. */
 #pragma once
 
 #ifdef __KERNEL__
@@ -12,29 +10,29 @@
 #include <stdint.h>
 #endif
 
-/* A field of a word, of at most 32 bits, and what it holds. */
+/* A field of a word, of at most 32 bits, and access to its value. */
 #define ERM_BITS(high, low) ((~0ULL >> (63 - (high))) & (~0ULL << (low)))
 #define ERM_LOWEST(field) ((field) & (~(field) + 1))
 #define ERM_GET(field, word) ((uint32_t)(((word) & (field)) / ERM_LOWEST(field)))
 #define ERM_PUT(field, value) (((uint64_t)(value)*ERM_LOWEST(field)) & (field))
 
-/* BAR 0. The 64-bit words from 0x100 on and that at 0x50 are doorbells, written at once. */
+/* BAR 0. The 64-bit words from 0x100 on and the one at 0x50 are doorbells, which take one write. */
 enum erm_register {
   ERM_VERSION = 0x00, /* 0 = not an adapter */
   ERM_CONTROL = 0x10,
   ERM_STATUS = 0x14,
   ERM_MAC_LOW = 0x18, /* the last four bytes, the last one lowest */
   ERM_MAC_HIGH = 0x1c,
-  ERM_COMMANDS = 0x20, /* addresses: two words */
+  ERM_COMMANDS = 0x20, /* two words for each address */
   ERM_RESULTS = 0x28,
-  ERM_COMMAND_DEPTH = 0x30, /* in blocks; that of the results, too */
+  ERM_COMMAND_DEPTH = 0x30, /* in blocks; the results have the same depth */
   ERM_COMMAND_EQ_DEPTH = 0x34,
   ERM_COMMAND_EQ = 0x38,
   ERM_AEQ = 0x40,
   ERM_AEQ_DEPTH = 0x48,
-  ERM_GROUPS = 0x4c, /* of doorbells that take whole work requests; below 4 there are none */
+  ERM_GROUPS = 0x4c, /* groups of doorbells for whole work requests; below 4, there are none */
   ERM_AEQ_DOORBELL = 0x50,
-  ERM_EQ_DOORBELLS = 0x100, /* 8 bytes for each EQ; that of the command queue is 0 */
+  ERM_EQ_DOORBELLS = 0x100, /* 8 bytes for each EQ; EQ 0 is that of the command queue */
   ERM_COMMAND_DOORBELL = 0x200,
   ERM_RESULT_DOORBELL = 0x300,
 };
@@ -42,12 +40,12 @@ enum erm_register {
 enum { ERM_CONTROL_RESET = 1, ERM_CONTROL_START = 2 };
 enum { ERM_STATUS_RESET_DONE = 1, ERM_STATUS_STARTED = 2 };
 
-/* Doorbells, and the records of them in the memory of the host. */
-#define ERM_CQ_DOORBELL_COUNT ERM_BITS(63, 56) /* of armings */
+/* Doorbells, and their records in the memory of the host. */
+#define ERM_CQ_DOORBELL_COUNT ERM_BITS(63, 56) /* number of armings */
 #define ERM_CQ_DOORBELL_CQN ERM_BITS(55, 32)
 #define ERM_CQ_DOORBELL_ARMED ERM_BITS(31, 31)
 #define ERM_CQ_DOORBELL_SOLICITED ERM_BITS(30, 30)
-#define ERM_CQ_DOORBELL_EVENTS ERM_BITS(29, 28) /* that came, as the host counts them */
+#define ERM_CQ_DOORBELL_EVENTS ERM_BITS(29, 28) /* number of events that the host has seen */
 #define ERM_CQ_DOORBELL_CI ERM_BITS(23, 0)
 #define ERM_EQ_DOORBELL_ARMED ERM_BITS(31, 31)
 #define ERM_EQ_DOORBELL_CI ERM_BITS(23, 0)
@@ -55,17 +53,17 @@ enum { ERM_STATUS_RESET_DONE = 1, ERM_STATUS_STARTED = 2 };
 #define ERM_RQ_DOORBELL_QPN ERM_BITS(63, 32)
 #define ERM_QUEUE_DOORBELL_PI ERM_BITS(15, 0)
 
-#define ERM_BLOCK 32u /* of a send queue and of the command queue; a receive, a completion */
+#define ERM_BLOCK 32u /* size of a block in send and command queues; a receive; a completion */
 #define ERM_EVENT 16u
-#define ERM_MOST_BLOCKS 4u /* of a work request */
+#define ERM_MOST_BLOCKS 4u /* in a work request */
 
-/* Commands: their first word. */
+/* The first word of a command. */
 #define ERM_COMMAND_BLOCKS ERM_BITS(54, 52) /* less one */
 #define ERM_COMMAND_TAG ERM_BITS(47, 32)
 #define ERM_COMMAND_MODULE ERM_BITS(25, 24)
 #define ERM_COMMAND_OPCODE ERM_BITS(23, 16)
 #define ERM_COMMAND_INDEX ERM_BITS(15, 0)
-/* Module and opcode in one. */
+/* Module and opcode. */
 enum erm_command {
   ERM_QUERY_DEVICE = 0x000,
   ERM_CREATE_QP = 0x001,
@@ -98,10 +96,10 @@ struct erm_create_cq {
   uint64_t record;
   uint32_t offset; /* in bytes, of the ring in its first page */
 };
-#define ERM_CQ_LOG_DEPTH ERM_BITS(31, 24) /* of shape */
+#define ERM_CQ_LOG_DEPTH ERM_BITS(31, 24) /* in shape */
 #define ERM_CQ_PAGE_SHIFT ERM_BITS(23, 20)
 #define ERM_CQ_NUMBER ERM_BITS(19, 0)
-#define ERM_CQ_PAGES ERM_BITS(31, 16) /* of place */
+#define ERM_CQ_PAGES ERM_BITS(31, 16) /* in place */
 #define ERM_CQ_TABLE ERM_BITS(15, 15)
 #define ERM_CQ_EQN ERM_BITS(9, 0)
 
@@ -113,19 +111,19 @@ struct erm_create_qp {
   uint32_t sq_pages, rq_pages;
   uint64_t sq_record, rq_record;
 };
-#define ERM_QP_LOG_DEPTH ERM_BITS(31, 20) /* of a shape */
+#define ERM_QP_LOG_DEPTH ERM_BITS(31, 20) /* in a shape */
 #define ERM_QP_NUMBER ERM_BITS(19, 0)
 #define ERM_QP_PD ERM_BITS(19, 0)
-#define ERM_QP_PAGE_SHIFT ERM_BITS(31, 28) /* of a place */
+#define ERM_QP_PAGE_SHIFT ERM_BITS(31, 28) /* in a place */
 #define ERM_QP_CQN ERM_BITS(23, 0)
-#define ERM_QP_OFFSET ERM_BITS(31, 12) /* of pages; in bytes, as it stands */
+#define ERM_QP_OFFSET ERM_BITS(31, 12) /* in sq_pages and rq_pages; in bytes, not shifted */
 #define ERM_QP_PAGES ERM_BITS(11, 1)
 #define ERM_QP_TABLE ERM_BITS(0, 0)
 
 struct erm_modify_qp {
   uint64_t header;
-  uint32_t target, cookie;  /* state and number; that of the peer */
-  uint32_t peer_ip, own_ip; /* as on the wire, and so are the ports */
+  uint32_t target, cookie;  /* state and number; cookie of the peer */
+  uint32_t peer_ip, own_ip; /* in network byte order, like the ports */
   uint16_t own_port, peer_port;
   uint32_t send_next, receive_next;
 };
@@ -137,20 +135,20 @@ struct erm_register_mr {
   uint64_t header;
   uint32_t name, rights;
   uint64_t start;
-  uint32_t size, place; /* of 4 GiB the driver gives 0 */
+  uint32_t size, place; /* the driver gives 0 for 4 GiB */
   uint64_t pages[4];
 };
 struct erm_deregister_mr {
   uint64_t header;
   uint32_t name;
 };
-#define ERM_MR_VALID ERM_BITS(31, 31) /* of a name */
+#define ERM_MR_VALID ERM_BITS(31, 31) /* in a name */
 #define ERM_MR_KEY ERM_BITS(27, 20)
 #define ERM_MR_INDEX ERM_BITS(19, 0)
-#define ERM_MR_PD ERM_BITS(31, 12) /* of rights */
+#define ERM_MR_PD ERM_BITS(31, 12) /* in rights */
 #define ERM_MR_TYPE ERM_BITS(7, 6)
 #define ERM_MR_RIGHTS ERM_BITS(5, 2)
-#define ERM_MR_PAGE_SHIFT ERM_BITS(31, 27) /* of a place */
+#define ERM_MR_PAGE_SHIFT ERM_BITS(31, 27) /* in a place */
 #define ERM_MR_TABLE ERM_BITS(21, 20)
 #define ERM_MR_PAGES ERM_BITS(19, 0)
 enum { ERM_MR_NORMAL, ERM_MR_FAST, ERM_MR_DMA };
@@ -165,15 +163,15 @@ struct erm_set_mtu {
   uint32_t mtu;
 };
 
-/* Answers, 64 bits each. */
-#define ERM_LOG_MOST_CQES ERM_BITS(47, 40) /* of the first to QUERY_DEVICE */
+/* Answers of 64 bits each. */
+#define ERM_LOG_MOST_CQES ERM_BITS(47, 40) /* in the first answer to QUERY_DEVICE */
 #define ERM_LOG_MOST_RECEIVES ERM_BITS(23, 16)
 #define ERM_LOG_LARGEST_MR ERM_BITS(7, 0)
-#define ERM_QP_BLOCKS ERM_BITS(27, 16) /* of the second: thousands of QPs */
+#define ERM_QP_BLOCKS ERM_BITS(27, 16) /* in the second answer: thousands of QPs */
 #define ERM_QPS_PER_BLOCK 1024u
 #define ERM_QP_COOKIE ERM_BITS(31, 0)
 
-/* A completion: words with the highest byte first. Those of commands hold two answers in 2 to 5. */
+/* A completion of big-endian words. Completions of commands hold two answers in words 2 to 5. */
 struct erm_completion {
   uint32_t header, index, qpn, data, size, unused[3];
 };
@@ -183,7 +181,7 @@ struct erm_completion {
 #define ERM_CQE_SYNDROME ERM_BITS(7, 0)
 enum erm_queue_type { ERM_OF_SENDS, ERM_OF_RECEIVES, ERM_OF_COMMANDS };
 
-/* An event: of a CQ, or of the AEQ. */
+/* An event of a CQ or of the AEQ. */
 #define ERM_EVENT_OWNER ERM_BITS(31, 31)
 #define ERM_EVENT_CQN ERM_BITS(19, 0)
 #define ERM_EVENT_CQ_PI ERM_BITS(55, 32)
@@ -193,7 +191,7 @@ enum erm_queue_type { ERM_OF_SENDS, ERM_OF_RECEIVES, ERM_OF_COMMANDS };
                     */
 enum { ERM_QP_FATAL = 0, ERM_CQ_ERROR = 3 };
 
-/* A work request: its first word. */
+/* The first word of a work request. */
 #define ERM_WORK_PARTS ERM_BITS(63, 56)  /* bytes, if they are inline */
 #define ERM_WORK_BLOCKS ERM_BITS(54, 52) /* less one */
 #define ERM_WORK_QPN ERM_BITS(51, 32)
@@ -220,8 +218,8 @@ struct erm_sge {
   uint64_t address;
   uint32_t length, key;
 };
-/* All work requests begin so; a SEND's parts or bytes follow from byte 16, a WRITE's from byte 32.
- */
+/* All work requests begin like this. The parts or bytes of a SEND follow from byte 16, those of a
+ * WRITE from byte 32. */
 struct erm_work_request {
   uint64_t header;
   uint32_t data, length; /* data: immediate as on the wire, or the key to invalidate */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* layout.h says what the driver's own header says. Compiled in the guest's module only, which has
- * that. */
+/* Checks that layout.h agrees with the driver's own header. Only the guest's module compiles it, as
+ * only that has the header. */
 #include <linux/build_bug.h>
 #include <linux/stddef.h>
 

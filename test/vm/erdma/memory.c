@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* Memory of the host: by address, through page tables, through keys. */
+/* Access to the host's memory by address, through page tables and through keys. */
 #include "inside.h"
 
 #define HOST_PAGE 4096u
@@ -9,7 +9,7 @@ void* erm_memory(struct erm_device* device, uint64_t address, uint64_t length, u
   return device->hooks->memory(device->context, address, length);
 }
 
-/* `room`: bytes from there on, never across what is one page of the host. */
+/* Sets `room` to the number of bytes that follow in the same page of the host. */
 void* erm_at(struct erm_device* device, const struct erm_pages* pages, uint64_t at,
              uint32_t* room) {
   uint64_t place = pages->offset + at, page = place >> pages->shift, base;
@@ -37,7 +37,7 @@ void* erm_block(struct erm_device* device, const struct erm_pages* pages, uint32
   return block && room >= ERM_BLOCK && !(room & 7) ? block : NULL;
 }
 
-/* 0, or what is wrong, as the local side says it. */
+/* Returns 0, or the syndrome of an error at the local side. */
 static uint8_t find(const struct erm_side* side, const struct erm_part* part,
                     const struct erm_mr** found) {
   const struct erm_device* device = side->device;
@@ -47,7 +47,7 @@ static uint8_t find(const struct erm_side* side, const struct erm_part* part,
   if (!mr || !mr->valid || mr->key != (part->key & 0xff)) return ERM_LOCAL_KEY;
   if (mr->pd != side->pd) return ERM_LOCAL_PD;
   if ((mr->rights & side->rights) != side->rights) return ERM_LOCAL_RIGHTS;
-  /* An address before the start is far beyond the end, too. */
+  /* An address below the start is far beyond the end, too, as it wraps. */
   if (!mr->dma && (part->length > mr->size || part->address - mr->start > mr->size - part->length))
     return ERM_LOCAL_RANGE;
   *found = mr;
@@ -69,7 +69,7 @@ uint8_t erm_check_side(const struct erm_side* side, uint64_t* length) {
   return ERM_SUCCESS;
 }
 
-/* Where byte `at` of a side lies, and how much of it in one piece. */
+/* Returns the address of byte `at` of a side, and the number of contiguous bytes there. */
 static void* pointer(const struct erm_side* side, uint64_t at, uint32_t* room) {
   const struct erm_mr* mr;
   struct erm_part one;
@@ -92,7 +92,7 @@ static void* pointer(const struct erm_side* side, uint64_t at, uint32_t* room) {
   return there;
 }
 
-/* The sides may be the same memory: two QPs of one process. */
+/* Both sides may be the same memory, if two QPs belong to one process. */
 bool erm_copy(const struct erm_side* to, const struct erm_side* from, uint64_t at,
               uint32_t length) {
   while (length) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* Completion queues and memory regions: the commands that make and end them. */
+/* Commands that make and destroy completion queues and memory regions. */
 #include "inside.h"
 
 bool erm_objects_create(struct erm_device* device) {
@@ -33,7 +33,7 @@ void erm_objects_destroy(struct erm_device* device) {
   erm_release(device->mr);
 }
 
-/* One page is named itself, whatever the type says. */
+/* A single page is named inline, whatever the type says. */
 static struct erm_pages cq_pages(const struct erm_create_cq* request) {
   uint32_t count = ERM_GET(ERM_CQ_PAGES, request->place);
 
@@ -93,7 +93,7 @@ static struct erm_pages mr_pages(const struct erm_register_mr* request) {
   return pages;
 }
 
-/* The driver says valid of users' regions only; those of its own kind are valid, too. */
+/* The driver sets the valid bit only for regions of users. Its own regions are valid, too. */
 uint8_t erm_mr_register(struct erm_device* device, const struct erm_register_mr* request) {
   uint32_t index = ERM_GET(ERM_MR_INDEX, request->name);
   uint32_t type = ERM_GET(ERM_MR_TYPE, request->rights);

@@ -6,7 +6,7 @@
 
 namespace ermodel::test {
 
-/// Two devices that reach each other.
+/// Two devices that can reach each other.
 struct World {
   void start() {
     network.reset(erm_network_create());
@@ -15,7 +15,7 @@ struct World {
       drivers[i]->start();
     }
   }
-  /// Until nothing is left to do.
+  /// Runs both devices until nothing is left to do.
   void settle() {
     for (int i = 0; i < 100'000; ++i) {
       const bool one = erm_step(drivers[0]->device);
@@ -33,7 +33,7 @@ struct World {
   std::unique_ptr<Driver> drivers[2];
 };
 
-/// A connected pair, one QP and one CQ for each kind of queue on each device, and a region.
+/// A connected pair of QPs, with a CQ for each queue and a region on each device.
 struct Pair : World {
   explicit Pair(const std::function<void(erm_config&)>& with = {}) {
     if (with) with(config);
@@ -50,7 +50,7 @@ struct Pair : World {
   }
   erm_sge here(uint64_t at, uint64_t length) { return region[0]->sge(at, length); }
   erm_sge there(uint64_t at, uint64_t length) { return region[1]->sge(at, length); }
-  /// Posts on the first QP; the completion, which there must be.
+  /// Posts on the first QP, and returns the completion, which must exist.
   Completion run(const Send& send) {
     qp[0]->post(send);
     settle();
@@ -58,7 +58,7 @@ struct Pair : World {
     ck_assert(done.has_value());
     return *done;
   }
-  /// What the second QP received, which must be one.
+  /// Returns the completion of a receive of the second QP, which must exist.
   Completion received() {
     const auto done = receives[1]->poll();
     ck_assert(done.has_value());

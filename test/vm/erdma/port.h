@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What differs between the guest's kernel and a test: memory of the model's own, and a few
- * functions. */
+/* Differences between the guest's kernel and a test: memory allocation, and a few functions. */
 #pragma once
 
 #ifdef __KERNEL__
@@ -34,8 +33,8 @@ static inline void erm_release(void* memory) {
 }
 #endif
 
-/* Words that host and adapter both look at. What was written before a store is seen after the load.
- */
+/* Access to words that host and adapter share. Writes before a store are visible after the load
+ * that sees it. */
 static inline uint64_t erm_load(const uint64_t* word) {
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }

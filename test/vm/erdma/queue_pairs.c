@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* Queue pairs: the commands that make, connect and end them. */
+/* Commands that make, connect and destroy queue pairs. */
 #include "inside.h"
 
 #define LOG_MOST_BLOCKS 15 /* indices have 16 bits */
@@ -74,8 +74,8 @@ void erm_qp_unlink(struct erm_qp* qp) {
   qp->peer = NULL;
 }
 
-/* Each names the other, by the number that CREATE_QP gave it and the connection managers exchanged.
- */
+/* Peers name each other by the numbers that CREATE_QP gave them and the connection managers
+ * exchanged. */
 static bool are_peers(const struct erm_qp* a, const struct erm_qp* b) {
   return a != b && b->state == ERM_RTS && !b->linked && a->cookie == b->peer_cookie &&
          b->cookie == a->peer_cookie;
@@ -91,7 +91,7 @@ static void link_pair(struct erm_qp* a, struct erm_qp* b) {
   a->linked = b->linked = true;
 }
 
-/* Once both ends are in RTS they see each other. */
+/* Two ends find each other once both are in RTS. */
 static void find_peer(struct erm_qp* qp) {
   int i;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* Work requests: how many wait, and what the first one asks for. */
+/* Counts the waiting work requests, and parses the first one. */
 #include "inside.h"
 
-/* A record that is not this QP's is what an earlier owner of the place left. */
+/* A record with another QP's number is left from an earlier owner of the memory. */
 static uint64_t record_of(struct erm_qp* qp, const struct erm_queue* queue, uint64_t qpn_field) {
   const uint64_t* where = erm_memory(qp->device, queue->record, 8, 8);
   uint64_t record = where ? erm_load(where) : 0;
@@ -32,7 +32,7 @@ static uint64_t sink(const struct erm_work_request* common) {
   return common->sink_low | (uint64_t)common->sink_high << 32;
 }
 
-/* What is sent: bytes in the request itself, or parts; `at`: where they begin. */
+/* Parses the source of a send: bytes in the request or parts, which begin at `at`. */
 static bool parse_local(struct erm_request* request, uint32_t at) {
   struct erm_side* local = &request->local;
   uint32_t bytes = request->block_count * ERM_BLOCK - at, i;
@@ -73,8 +73,8 @@ static bool parse_write(struct erm_request* request) {
   return parse_local(request, ERM_WRITE_PARTS_AT);
 }
 
-/* iWARP: what is read comes as a write to the local key, which therefore needs the right to be
- * written. */
+/* On iWARP, the bytes of a READ arrive as a write to the local key, which therefore needs the right
+ * to be written. */
 static bool parse_read(struct erm_request* request) {
   const struct erm_work_request* common = &request->blocks.common;
   struct erm_sge source;
@@ -120,7 +120,7 @@ static bool fetch_blocks(struct erm_qp* qp, struct erm_request* request, uint16_
   return true;
 }
 
-/* False: no adapter could make sense of it. It then counts as one block. */
+/* Parses the first request. Returns false if it is invalid; it then counts as one block. */
 bool erm_request_fetch(struct erm_qp* qp, struct erm_request* request) {
   uint16_t waiting = erm_sends_waiting(qp);
 

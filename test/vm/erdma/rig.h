@@ -4,7 +4,7 @@
 
 #include "vm/erdma/driver.h"
 
-/// What liberdma does with the adapter: queues of programs, and regions.
+/// Queues and regions of a program, used as liberdma does.
 namespace ermodel::test {
 
 inline constexpr uint32_t kAllRights =
@@ -54,7 +54,7 @@ class Cq {
         ERM_CQ_DOORBELL_ARMED | (solicited ? ERM_CQ_DOORBELL_SOLICITED : 0) |
         ERM_PUT(ERM_CQ_DOORBELL_EVENTS, events) | ERM_PUT(ERM_CQ_DOORBELL_CI, ci);
   }
-  /// Events of this CQ since the last call; the EQ is armed again.
+  /// Returns the number of events of this CQ since the last call, and arms the EQ again.
   size_t take_events() {
     EventQueue& eq = driver.ceqs[1];
     size_t own = 0;
@@ -71,7 +71,7 @@ class Cq {
   erm_create_cq request = {};
 };
 
-/// A region of `bytes`, beginning somewhere in a page.
+/// A region of `bytes` that begins in the middle of a page.
 class Region {
  public:
   Region(Driver& driver_, uint32_t index, uint64_t bytes, uint32_t rights = kAllRights,
@@ -107,13 +107,13 @@ class Region {
   erm_register_mr request = {};
 };
 
-/// What a program posts.
+/// A work request of a program.
 struct Send {
   uint32_t opcode = ERM_SEND;
   std::vector<erm_sge> parts = {};
-  std::vector<uint8_t> bytes = {};  ///< inline, if there are any
+  std::vector<uint8_t> bytes = {};  ///< inline data, if there is any
   bool is_inline = false;
-  uint32_t data = 0;  ///< immediate, as on the wire; or a key
+  uint32_t data = 0;  ///< immediate data as on the wire, or a key
   erm_sge remote = {};
   bool signalled = true, solicited = false;
 };
@@ -160,7 +160,7 @@ class Qp {
   }
   uint32_t destroy() { return driver.ask(ERM_DESTROY_QP, erm_destroy_queue{0, qpn}).syndrome; }
 
-  /// Its index. The doorbell record is for ring_doorbell().
+  /// Writes a request without ringing the doorbell, and returns its index.
   uint16_t write(const Send& send) {
     std::vector<uint8_t> wqe(ERM_WRITE_PARTS_AT);
     auto* common = reinterpret_cast<erm_work_request*>(wqe.data());
@@ -201,7 +201,7 @@ class Qp {
     copy_in(rq, rq_pi++, &entry);
     *driver.memory.at<uint64_t>(rq_record) = uint64_t(qpn) << 32 | rq_pi;
   }
-  /// Block `index` of a ring.
+  /// Copies a block to block `index` of a ring.
   void copy_in(Pages& ring, uint32_t index, const void* block) {
     const uint64_t at = uint64_t(index & (depth - 1)) * ERM_BLOCK;
     std::memcpy(driver.memory.at<char>(ring.pages[at / kPage] + at % kPage, ERM_BLOCK), block,

@@ -1,4 +1,4 @@
-// What work requests move, and how they complete.
+// Tests the transfers and completions of work requests.
 #include <algorithm>
 
 #include "vm/erdma/pair.h"
@@ -207,7 +207,7 @@ TEST(a_qp_that_begins_anew_is_not_the_peer_of_the_old_one) {
   ck_assert_uint_eq(pair.qp[0]->modify(ERM_RTS, pair.qp[1]->cookie), 0);
   pair.qp[0]->post({.opcode = ERM_WRITE});
   pair.settle();
-  ck_assert(!pair.sends[0]->poll());  // waits for a new peer
+  ck_assert(!pair.sends[0]->poll());  // the QP waits for a new peer
   pair.qp[1]->post({.opcode = ERM_WRITE});
   pair.settle();
   ck_assert_uint_eq(pair.sends[1]->poll()->syndrome, ERM_RETRIES_EXCEEDED);
@@ -247,7 +247,7 @@ TEST(each_arming_has_one_event) {
   for (int i = 0; i < 3; ++i) pair.run(send);
   ck_assert_uint_eq(cq.take_events(), 1);
   ck_assert_uint_eq(pair.drivers[0]->raised(1), before + 1);
-  // What had come before it is told at once.
+  // An event about an earlier completion comes at once.
   pair.qp[0]->post(send);
   pair.settle();
   cq.arm();
@@ -306,7 +306,7 @@ TEST(regions_may_have_large_pages) {
   ck_assert_uint_eq(*pair.memory.at<uint8_t>(pages[1] + 0x1fff), Pages::byte(8, 0x2fff));
 }
 
-/// The driver's own queues: one page, as large as it says, named inline.
+/// The driver's own queues have one page, named inline, of the size that the request gives.
 TEST(queues_of_the_kernel_lie_in_one_piece) {
   Pair pair;
   Driver& driver = *pair.drivers[0];
@@ -330,7 +330,7 @@ TEST(queues_of_the_kernel_lie_in_one_piece) {
 TEST(cqs_of_the_kernel_lie_in_one_piece) {
   Pair pair;
   Driver& driver = *pair.drivers[0];
-  Cq cq(driver, 80);  // of two pages
+  Cq cq(driver, 80);  // a queue of two pages
   driver.ask(ERM_DESTROY_CQ, erm_destroy_queue{0, 80});
   const uint64_t piece = pair.memory.allocate(2 * kPage);
   cq.ring.pages = {piece, piece + kPage};
@@ -363,6 +363,6 @@ TEST(memory_of_the_kernel_is_named_by_its_address) {
   ck_assert_uint_eq(pair.run(send).syndrome, 0);
   for (unsigned i = 0; i < 9000; ++i)
     ck_assert_uint_eq(*pair.memory.at<uint8_t>(address + 100 + i), Pages::byte(2, i));
-  send.remote.address = 64;  // no memory
+  send.remote.address = 64;  // no memory is there
   ck_assert_uint_eq(pair.run(send).syndrome, ERM_GENERAL);
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-/* What work requests move between two QPs. */
+/* Transfers of work requests between two QPs. */
 #include "inside.h"
 
-#define CHUNK 65536u /* of one work request in one round, so that the others go on */
+#define CHUNK 65536u /* bytes of one work request in one round, so that other QPs can go on */
 
-/* The receiving side's word for what the sending side calls `bad`. */
+/* Returns the remote syndrome for a local one. */
 static uint8_t at_receiver(uint8_t bad) {
   return (uint8_t)(bad - ERM_LOCAL_TO_REMOTE);
 }
 
-/* The peer refused: `bad` is what is wrong, as the peer's own side says it. */
+/* Ends a request that the peer refuses. `bad` is the syndrome at the peer. */
 static void denied(struct erm_qp* qp, const struct erm_request* request, uint8_t bad) {
   struct erm_qp* peer = qp->peer;
 
@@ -25,7 +25,7 @@ static void no_receive(struct erm_qp* qp, const struct erm_request* request) {
   if (qp->device->config->rnr == 0) erm_qp_fail(peer);
 }
 
-/* The key that the sender takes from the receiver, which has to be the receiver's. */
+/* Invalidates a key of the receiver that the sender names. */
 static bool invalidate(struct erm_qp* peer, uint32_t key) {
   struct erm_device* device = peer->device;
   struct erm_mr* mr = key >> 8 < device->most_mrs ? &device->mr[key >> 8] : NULL;
@@ -61,7 +61,7 @@ static void move(struct erm_qp* qp, const struct erm_request* request) {
   if (qp->done == request->length) delivered(qp, request);
 }
 
-/* 0, or what is wrong with the place at the peer. */
+/* Checks the memory at the peer. Returns 0 or a syndrome. */
 static uint8_t check_remote(const struct erm_request* request) {
   uint64_t space;
   uint8_t bad = erm_check_side(&request->remote, &space);
@@ -76,7 +76,7 @@ static uint8_t check_local(const struct erm_request* request) {
   return !bad && length != request->length ? ERM_BAD_REQUEST : bad;
 }
 
-/* False: the request waits for a receive. */
+/* Executes the request. Returns false if it waits for a receive. */
 static bool execute(struct erm_qp* qp, struct erm_request* request) {
   struct erm_qp* peer = qp->peer;
   const struct erm_receive* receive = request->takes ? erm_receive_first(peer) : NULL;
@@ -105,7 +105,7 @@ static bool execute(struct erm_qp* qp, struct erm_request* request) {
   return true;
 }
 
-/* Whether the first work request has taken its time. */
+/* Returns true once the first work request has taken its time. */
 static bool due(struct erm_qp* qp) {
   const struct erm_config* config = qp->device->config;
   uint64_t now = qp->device->hooks->now(qp->device->context);
@@ -118,7 +118,7 @@ static bool due(struct erm_qp* qp) {
   return now >= qp->due;
 }
 
-/* QPs have no order among each other. */
+/* Passes a QP over at random, as QPs are not ordered among each other. */
 static bool passed_over(struct erm_qp* qp) {
   uint32_t* random = &qp->device->network->random;
 
@@ -134,7 +134,7 @@ static bool passed_over(struct erm_qp* qp) {
 static bool step(struct erm_qp* qp) {
   struct erm_request request;
 
-  /* The peer may not be there yet, or not any more. */
+  /* The peer may not exist yet, or no longer. */
   if (!erm_sends_waiting(qp) || (!qp->peer && !qp->linked)) return false;
   if (passed_over(qp)) return true;
   if (!due(qp)) return false;

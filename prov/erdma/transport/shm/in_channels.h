@@ -34,7 +34,7 @@ class InChannels {
   void forget(InChannel& channel) noexcept;
   /// Looks into the ring that the channel uses from now on, whether or not its bit is set.
   void watch(InChannel& channel) noexcept;
-  /// Stops looking into its hot ring.
+  /// Stops looking into the hot ring of the channel.
   void unwatch(InChannel& channel) noexcept { std::erase(x_hot, &channel); }
 
   /// The channel sends a lot and wants a hot ring. It gets one now, or once the idlest channel has

@@ -12,7 +12,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-// Bytes where processes share cores: of an eager message, and of those that wait in rings.
+// Limits in bytes where processes share cores: for an eager message, and for those in all rings.
 constexpr size_t kMostOnSharedCore = size_t{64} * 1024;
 constexpr size_t kMostInCache = size_t{256} * 1024;
 

@@ -23,7 +23,7 @@ class Links {
   /// Handles mail that had to wait for the end of a link, and later mail about the same channel.
   int read_later(Sink& sink) noexcept;
   bool waiting() const noexcept { return !x_later.empty(); }
-  /// For good; later connections are refused.
+  /// Closes all links for good. Later connections are refused.
   void close() noexcept;
   /// In a forked child: closes descriptors.
   void abandon() noexcept;

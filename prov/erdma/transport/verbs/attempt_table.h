@@ -47,7 +47,7 @@ struct Peer {
   Attempt* passive = nullptr;  ///< not lost
   unsigned held = 0;           ///< attempts
   uint64_t deadline = 0;       ///< when to try again
-  // What connect() asked for, while `wanted`.
+  // The arguments of connect(), valid while `wanted`.
   bool wanted = false;
   bool patient = false;
   uint64_t token = 0;
@@ -55,9 +55,9 @@ struct Peer {
   uint64_t backoff = 0;
   // What recent attempts had in common, in a row.
   unsigned busy_ports = 0;   ///< the port was not available
-  unsigned no_ports = 0;     ///< of those: -FI_EADDRNOTAVAIL
+  unsigned no_ports = 0;     ///< the busy_ports with -FI_EADDRNOTAVAIL
   unsigned resets = 0;       ///< not counting attempts whose port was not available
-  uint64_t first_reset = 0;  ///< time of the first of them
+  uint64_t first_reset = 0;  ///< time of the first of these resets
   uint16_t answer = 0;       ///< to the peer's challenge
   bool spoke = false;        ///< a listener of this provider is there
 };

@@ -228,7 +228,7 @@ void Connection::send_due_controls() noexcept {
   }
 }
 
-/// In turn: answers, transfers of this side, and what peers asked for.
+/// Sends answers, then pieces of this side's transfers, then pieces that the peer asked for.
 void Connection::move_transfers() noexcept {
   packet_transfers.send_answers();
   bool more = false;

@@ -32,16 +32,17 @@ inline uint64_t id_of(const void* context) noexcept {
 class BackendEvents {
  public:
   using Bytes = std::span<const std::byte>;
-  /// Active: greet() may follow.
+  /// The active side has reached its peer. greet() may follow.
   virtual void on_reached(uint64_t id) = 0;
-  /// Passive: a peer at `from` (unset = unknown) asks. greet() or refuse() follows at once.
+  /// A peer at `from` (unset = unknown) asks the passive side. greet() or refuse() follows at once.
   virtual void on_request(uint64_t id, const util::SocketAddress& from, Bytes hello,
                           const Path& path) = 0;
-  /// Active: confirm() or close() follows.
+  /// The peer has accepted the active side. confirm() or close() follows.
   virtual void on_accepted(uint64_t id, Bytes welcome, const Path& path) = 0;
-  /// Active: `refusal` may be empty (there is no listener) or contain anything.
+  /// The active side was refused. `refusal` may be empty (there is no listener) or contain
+  /// anything.
   virtual void on_refused(uint64_t id, Bytes refusal) = 0;
-  /// Passive: packets can flow.
+  /// The passive side can exchange packets.
   virtual void on_established(uint64_t id) = 0;
   /// At any time after connect() or on_request(), once: the connection failed or ended; close()
   /// follows. After a close() that returned true: its queue pair may be destroyed.

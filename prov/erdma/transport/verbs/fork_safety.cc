@@ -27,7 +27,7 @@ extern "C" int ibv_dofork_range(void* address, size_t length);
 namespace erdma::transport::verbs {
 namespace {
 
-/// Judged by the PCI vendor, without a call of libibverbs.
+/// Looks at the PCI vendors of the RDMA devices, without a call of libibverbs.
 bool has_erdma_device() noexcept {
   glob_t files{};
   bool found = false;

@@ -80,7 +80,7 @@ class VerbsLink final : public Link,
   bool was_up() const noexcept override { return x_was_up; }
   LinkReport report() noexcept override;
 
-  // For the transport.
+  // The transport calls these.
   LinkState state() const noexcept { return x_state; }
   /// Returns the previous state. A closed link stays closed.
   LinkState advance(LinkState to) noexcept {

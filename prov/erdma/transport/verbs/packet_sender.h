@@ -23,7 +23,7 @@ class ConnectionHost {
   virtual void broken(int status, const char* why) noexcept = 0;
   /// Some part waits for credits or room: call progress() soon, in this poll().
   virtual void progress_soon() noexcept = 0;
-  /// Likewise, as soon as a block is free.
+  /// Some part waits for a block: call progress() as soon as one is free.
   virtual void await_block() noexcept = 0;
 
  protected:

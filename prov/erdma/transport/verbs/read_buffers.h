@@ -18,13 +18,13 @@ class ReadBuffers {
   static constexpr size_t kLongBytes = 4096;
   static constexpr uint32_t kNone = 2 * kSlots;
 
-  /// A slot of kShortBytes, or kNone: no memory for it.
+  /// Returns a slot of kShortBytes, or kNone if there is no memory for it.
   uint32_t acquire_short(const Device& device) noexcept {
     return x_free & kAllShort || prepare(device, x_short, kShortBytes, kAllShort)
                ? take(x_free & kAllShort)
                : kNone;
   }
-  /// Likewise, of kLongBytes.
+  /// Returns a slot of kLongBytes, or kNone if there is no memory for it.
   uint32_t acquire_long(const Device& device) noexcept {
     return has_long(device) ? take(x_free & ~kAllShort) : kNone;
   }

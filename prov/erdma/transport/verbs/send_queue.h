@@ -87,7 +87,7 @@ class SendQueue {
     return number - x_tail < outstanding() && state(number) != State::complete;
   }
   /// The last appended request was not posted after all. The next one is signalled, because the
-  /// completion of those before it may be needed.
+  /// completion of earlier requests may be needed.
   void drop_last() noexcept {
     --x_head;
     x_unsignalled = x_signal_every;

@@ -5,14 +5,15 @@
 
 namespace erdma::transport::verbs {
 
-/// What one end of a link says when the link is connected anew: which connection, given up in
-/// agreement, the new one is to continue. Both ends say so in the handshake, and both act on the
-/// same two words: what waits for the peer goes on waiting only if the two are equal and not 0.
+/// The word by which one end of a link says, when the link is connected anew, which connection,
+/// given up in agreement, the new one is to continue. Both ends exchange their words in the
+/// handshake. Operations that wait for the peer go on waiting only if both words are equal and not
+/// 0.
 ///
 ///   0 --offer(), before `retire` or `retire_ok` leaves--> claim
 ///   claim --withdraw(), the connection is used on--> 0
-///   claim --tell(), in a hello or welcome--> told: can't be withdrawn, the peer may go by it
-///   claim, told --end(), what waited was reported lost--> 0
+///   claim --tell(), in a hello or welcome--> told: can't be withdrawn, as the peer may rely on it
+///   claim, told --end(), the waiting operations failed--> 0
 ///
 /// The connector's thread calls tell(); the polling thread calls everything else.
 class Session {

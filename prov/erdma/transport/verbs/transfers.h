@@ -67,8 +67,8 @@ class Transfers {
   const void* x_peer = nullptr;
   util::IntrusiveList<Transfer> x_moving, x_waiting;
   unsigned x_reads_left;       ///< READs that may still be posted
-  unsigned x_pieces = 0;       ///< in flight
-  uint64_t x_piece_bytes = 0;  ///< bytes of those pieces
+  unsigned x_pieces = 0;       ///< pieces in flight
+  uint64_t x_piece_bytes = 0;  ///< bytes of the pieces in flight
 };
 
 }  // namespace erdma::transport::verbs
