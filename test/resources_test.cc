@@ -26,7 +26,7 @@ struct Undone {  // has a name like an object of an engine
 namespace erdma::test {
 namespace {
 
-struct Lent {
+struct Held {
   int member = 0;
 };
 
@@ -57,11 +57,11 @@ void closes_a_stranger() {
   close(inherited);
 }
 void leaks_pool_object() {
-  util::Pool<Lent> pool;
+  util::Pool<Held> pool;
   ck_assert_ptr_nonnull(pool.acquire());
 }
 void leaks_recycled_object() {
-  util::Recycler<Lent> recycler;
+  util::Recycler<Held> recycler;
   ck_assert_ptr_nonnull(recycler.acquire());
   ck_assert_ptr_nonnull(recycler.acquire());
 }
@@ -128,8 +128,8 @@ const Leak kLeaks[] = {
     {leaks_mapping, {"mapping of /memfd:erdma-leak"}},
     {leaks_thread, {"thread", "named leak"}},
     {closes_a_stranger, {"of /dev/null: closed"}},
-    {leaks_pool_object, {"Lent: still out"}},
-    {leaks_recycled_object, {"Lent x 2: still out"}},
+    {leaks_pool_object, {"Held: still out"}},
+    {leaks_recycled_object, {"Held x 2: still out"}},
     {leaves_an_operation, {"erdma::protocol::Undone: still out"}},
     {leaks_context, {"1 contexts"}},
     {leaks_domain, {"1 protection domains"}},
@@ -147,12 +147,12 @@ const TTest kLeaking{"leaking", leaking, __FILE__, __LINE__};
 
 void give_all_back() {
   std::thread([] {}).join();
-  const int fd = shared_memory("erdma-lent");
+  const int fd = shared_memory("erdma-held");
   void* mapped = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0);
   ck_assert(mapped != MAP_FAILED);
   munmap(mapped, 8192);
   close(fd);
-  util::Pool<Lent> pool;
+  util::Pool<Held> pool;
   pool.release(*pool.acquire());
   ibv_pd* pd = domain();
   ibv_context* of = pd->context;

@@ -67,7 +67,7 @@ TEST(each_direction_has_one_queue_and_each_event_one_counter) {
   ck_assert(b.ports.sent.cntr && b.ports.remote_reads.cntr && !b.ports.received.cntr);
 }
 
-TEST(a_counter_that_is_lent_drives_the_source_until_it_is_taken_back) {
+TEST(a_watched_counter_drives_the_source_until_it_is_unwatched) {
   Bound b;
   ck_assert_int_eq(b.drives(), 0);
   {
@@ -83,7 +83,7 @@ TEST(a_counter_that_is_lent_drives_the_source_until_it_is_taken_back) {
   ck_assert_int_eq(b.drives(), 0);
 }
 
-TEST(a_counter_that_is_bound_stays_when_it_is_taken_back) {
+TEST(a_counter_that_is_bound_stays_when_it_is_unwatched) {
   Bound b;
   {
     const Guard guard(g_lock);

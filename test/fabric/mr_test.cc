@@ -242,7 +242,7 @@ struct FakeUser final : RegionUser {
   std::set<Counter*> watched;
 };
 
-TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
+TEST(bound_counter_is_watched_by_every_user_until_the_last_region_closes) {
   Fixture f;
   FakeUser early, late;
   f.regions.add(early);

@@ -42,7 +42,7 @@ struct Behaviour {
   bool hold_transfers = false;  ///< get() and put() stay pending
   int transfer_status = 0;      ///< status for on_done(); bytes move only if 0
   int transfer_refusal = 0;     ///< result of get() and put(), unless 0
-  int expose_refusal = 0;
+  int share_refusal = 0;
   bool offers = false;           ///< share() makes offers if it may
   bool takes_offers = true;      ///< get() takes offers
   bool opens = false;            ///< there is direct access
@@ -53,7 +53,7 @@ struct Behaviour {
   int direct_refusal = 0;     ///< result of direct access, unless 0
   bool shares = false;        ///< direct access is to a shared region
   bool direct_busy = false;   ///< direct access is not possible now
-  int lent_status = 0;        ///< status of direct accesses that were held
+  int shared_status = 0;      ///< status of direct accesses that were held
   bool retracts = false;      ///< packets can be taken back
   int flush_status = 0;       ///< status of flushes
   bool flushes = false;       ///< moved bytes become visible in a later poll()
@@ -100,15 +100,15 @@ class Transport final : public transport::Transport {
     }
     int share(const iovec* memory, size_t count, size_t length, transport::Access access,
               transport::RemoteKey& remote_key) noexcept override {
-      if (x_owner.behaviour.expose_refusal) return x_owner.behaviour.expose_refusal;
-      Memory exposed{};
-      std::copy_n(memory, count, exposed.iov);
+      if (x_owner.behaviour.share_refusal) return x_owner.behaviour.share_refusal;
+      Memory memory_key{};
+      std::copy_n(memory, count, memory_key.iov);
       const bool offer = access == transport::Access::refusable_read && x_owner.behaviour.offers;
-      exposed.head = {offer ? transport::KeyKind::ipc : transport::KeyKind::readable,
-                      uint8_t(count), 0, ++x_owner.exposures_made};
-      exposed.length = length;
-      x_owner.shared.emplace(exposed.head.index, Exposed{exposed, access, address().port()});
-      remote_key.put(exposed);
+      memory_key.head = {offer ? transport::KeyKind::ipc : transport::KeyKind::readable,
+                         uint8_t(count), 0, ++x_owner.keys_made};
+      memory_key.length = length;
+      x_owner.shared.emplace(memory_key.head.index, Shared{memory_key, access, address().port()});
+      remote_key.put(memory_key);
       x_owner.offers_made += offer;
       return 0;
     }
@@ -193,7 +193,7 @@ class Transport final : public transport::Transport {
     };
 
    public:
-    struct Exposed {
+    struct Shared {
       Memory memory;
       transport::Access access;
       uint16_t to;  ///< port of the peer
@@ -366,11 +366,11 @@ class Transport final : public transport::Transport {
       if (!peer) return false;
       const auto found = peer->shared.find(t.remote.head.index);
       if (found == peer->shared.end()) return false;
-      const Exposed& exposed = found->second;
-      const bool to_read = exposed.access != transport::Access::remote_write;
-      return exposed.to == x_owner.name.port() && to_read == t.read &&
-             t.length <= exposed.memory.length &&
-             std::memcmp(&t.remote, &exposed.memory, sizeof(t.remote)) == 0;
+      const Shared& entry = found->second;
+      const bool to_read = entry.access != transport::Access::remote_write;
+      return entry.to == x_owner.name.port() && to_read == t.read &&
+             t.length <= entry.memory.length &&
+             std::memcmp(&t.remote, &entry.memory, sizeof(t.remote)) == 0;
     }
     static void move(const Transfer& t) {
       std::vector<std::byte> bytes(t.length);
@@ -426,8 +426,8 @@ class Transport final : public transport::Transport {
   util::SocketAddress name;
   Behaviour behaviour;
   std::function<void()> before_poll;  ///< for example a peer on another core, which progresses
-  std::map<uint32_t, FakeLink::Exposed> shared;  ///< memory that is not revoked yet
-  uint32_t exposures_made = 0;
+  std::map<uint32_t, FakeLink::Shared> shared;  ///< memory that is not revoked yet
+  uint32_t keys_made = 0;
   std::vector<uint64_t> flushing;  ///< tokens of accepted flushes
   uint32_t offers_made = 0, offers_refused = 0;
   unsigned open_count = 0;  ///< number of attempts to open a region
@@ -463,7 +463,7 @@ class Transport final : public transport::Transport {
          --left, ++steps) {
       const FakeLink::Direct direct = std::move(link.directs.front());
       link.directs.pop_front();
-      const int status = behaviour.shares ? behaviour.lent_status : 0;
+      const int status = behaviour.shares ? behaviour.shared_status : 0;
       if (status == 0 && (direct.read || behaviour.shares)) link.execute(direct);
       sink.on_done(direct.token, link.failed ? link.failed : status);
     }

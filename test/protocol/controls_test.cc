@@ -57,7 +57,7 @@ TEST(a_peer_is_the_same_by_number_and_by_link) {
   ck_assert_ptr_eq(here.peers.at(1), here.peer);
   ck_assert_ptr_null(here.peers.at(here.book.size));
   ck_assert_int_eq(here.peers.connect(*here.peer), 0);
-  ck_assert_ptr_eq(&here.peers.behind(*here.peer->link), here.peer);
+  ck_assert_ptr_eq(&here.peers.peer_of(*here.peer->link), here.peer);
   here.peers.address_removed(1, here.peer->address);
   ck_assert_ptr_null(here.peers.known(1));
 }
@@ -75,7 +75,7 @@ TEST(control_packets_wait_for_room_in_their_order) {
   ck_assert_uint_eq(here.peer->controls_kept, 0);
 }
 
-TEST(what_a_lost_peer_is_owed_is_dropped) {
+TEST(packets_that_wait_for_a_lost_peer_are_dropped) {
   Surroundings here;
   here.transport.behaviour.room = 0;
   for (const uint32_t index : {1u, 2u}) here.send(index);

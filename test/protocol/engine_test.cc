@@ -274,8 +274,8 @@ TEST(remote_data_travels_with_eager_and_rendezvous, 2) {
 }
 
 /// Node a has written a message to b, and has no room for the packet that reports it.
-struct Owing : Pair {
-  Owing() {
+struct DoneBlocked : Pair {
+  DoneBlocked() {
     b.transport.behaviour.prefers_read = a.transport.behaviour.prefers_read = false;
     a.transport.behaviour.hold_transfers = true;
     b.receive(buffer.data(), buffer.size(), 7);
@@ -292,7 +292,7 @@ struct Owing : Pair {
 /// An application that has all its completions need not make progress any more. Therefore a send
 /// completes only after the packet that its receiver needs was sent.
 TEST(a_send_completes_when_the_receiver_can_know) {
-  Owing pair;
+  DoneBlocked pair;
   ck_assert(pair.buffer == pair.message);
   ck_assert(pair.a.sent.entries.empty() && pair.b.received.entries.empty());
   pair.a.transport.behaviour.room = SIZE_MAX;
@@ -305,7 +305,7 @@ TEST(a_send_completes_when_the_receiver_can_know) {
 
 /// The packet that was still to be sent is dropped.
 TEST(a_send_whose_receiver_never_learns_fails_with_the_link) {
-  Owing pair;
+  DoneBlocked pair;
   pair.a.lose_peers();
   ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
   pair.b.lose_peers();
@@ -481,11 +481,11 @@ TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
     ck_assert_uint_eq(received.tag, tag);
     ck_assert(buffer == message);
   }
-  const uint32_t shared_memory = pair.a.transport.exposures_made;
+  const uint32_t shared_memory = pair.a.transport.keys_made;
   pair.b.receive(buffer.data(), buffer.size(), 5000);
   ck_assert_int_eq(pair.a.send(1, message.data(), message.size(), 5000), 0);
   pair.run_until_idle();
-  ck_assert_uint_eq(pair.a.transport.exposures_made, shared_memory);
+  ck_assert_uint_eq(pair.a.transport.keys_made, shared_memory);
 }
 
 /// A message goes whole if the link can send it at once, or if it has at most 64 bytes. Otherwise
@@ -499,13 +499,13 @@ TEST(message_goes_whole_up_to_what_the_link_takes, 2) {
     std::vector<char> buffer(length);
     // One message goes at once, and one after a wait for room.
     for (const bool waits : {false, true}) {
-      const uint32_t shared = pair.a.transport.exposures_made;
+      const uint32_t shared = pair.a.transport.keys_made;
       pair.a.transport.behaviour.room = waits ? 0 : SIZE_MAX;
       pair.b.receive(buffer.data(), length, 1);
       must(pair.a.send(1, message.data(), length, 1));
       pair.a.transport.behaviour.room = SIZE_MAX;
       pair.run_until_idle();
-      ck_assert_uint_eq(pair.a.transport.exposures_made - shared, length > most);
+      ck_assert_uint_eq(pair.a.transport.keys_made - shared, length > most);
       ck_assert_int_eq(pair.b.received.take().error, 0);
       ck_assert_int_eq(pair.a.sent.take().error, 0);
       ck_assert(buffer == message);
@@ -557,7 +557,7 @@ TEST(empty_message_needs_no_memory, 2) {
   ck_assert_int_eq(pair.b.received.take().error, 0);
 }
 
-TEST(memory_is_withdrawn_when_the_endpoint_closes, 2) {
+TEST(memory_is_revoked_when_the_endpoint_closes, 2) {
   Pair pair;
   pair.a.transport.behaviour.prefers_read = pair.b.transport.behaviour.prefers_read = _i == 0;
   pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = true;

@@ -282,15 +282,15 @@ TEST(transfer_waits_while_the_link_has_no_room, 2) {
   expect_clean(pair);
 }
 
-TEST(exposure_waits_while_the_link_connects) {
+TEST(sharing_waits_while_the_link_connects) {
   Pair pair;
-  pair.a.transport.behaviour.expose_refusal = -FI_EAGAIN;
+  pair.a.transport.behaviour.share_refusal = -FI_EAGAIN;
   const auto large = pattern(5000);
   std::vector<char> buffer(5000);
   pair.b.receive(buffer.data(), buffer.size(), 1);
   ck_assert_int_eq(pair.a.send(1, large.data(), large.size(), 1), 0);
   pair.a.engine.progress();
-  pair.a.transport.behaviour.expose_refusal = 0;
+  pair.a.transport.behaviour.share_refusal = 0;
   pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(buffer == large);
@@ -300,7 +300,7 @@ TEST(exposure_waits_while_the_link_connects) {
 TEST(an_injected_message_goes_on_where_nothing_can_be_shared) {
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) node->transport.behaviour.prefers_read = false;
-  pair.a.transport.behaviour.expose_refusal = -FI_ENOMEM;
+  pair.a.transport.behaviour.share_refusal = -FI_ENOMEM;
   const auto bytes = pattern(2000);
   std::vector<char> buffer(bytes.size());
   iovec iov{const_cast<char*>(bytes.data()), bytes.size()};

@@ -158,7 +158,7 @@ TEST(a_peer_that_comes_another_way_is_answered_that_way) {
 TEST(what_waits_to_be_read_is_shared_anew_over_another_link, 2) {
   Rig rig;
   rig.cut_near();
-  rig.far_a.exposures_made = 100;  // no key is valid on both links by chance
+  rig.far_a.keys_made = 100;  // no key is valid on both links by chance
   const bool injected = _i == 1;
   for (Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b}) {
     transport->behaviour.prefers_read = !injected;

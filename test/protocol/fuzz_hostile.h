@@ -78,11 +78,11 @@ class HostilePeer final : public transport::Sink {
     heard.length = message.op == wire::Op::rts || message.op == wire::Op::cts
                        ? message.length
                        : one_sided.segment.length;
-    const bool exposes = message.op == wire::Op::rts || message.op == wire::Op::cts ||
+    const bool has_key = message.op == wire::Op::rts || message.op == wire::Op::cts ||
                          message.op == wire::Op::grant ||
                          (message.op >= wire::Op::write && message.op <= wire::Op::read &&
                           message.flags & wire::kKeyed);
-    if (exposes && length <= transport::RemoteKey::kMaxBytes) {
+    if (has_key && length <= transport::RemoteKey::kMaxBytes) {
       heard.remote_key.size = uint8_t(length);
       std::memcpy(heard.remote_key.bytes, payload, length);
     } else if (has_canary(reinterpret_cast<const char*>(payload), length)) {
@@ -204,10 +204,10 @@ class HostilePeer final : public transport::Sink {
     transport::RemoteKey memory;
     transport::RegionSharing* const sharing = path.optional().sharing;
     if (!sharing || sharing->share(iov, true, true, memory) != 0) return;
-    x_lent.push_back(memory);
-    if (x_lent.size() > 16) {
-      sharing->revoke(x_lent.front());
-      x_lent.pop_front();
+    x_regions.push_back(memory);
+    if (x_regions.size() > 16) {
+      sharing->revoke(x_regions.front());
+      x_regions.pop_front();
     }
     one_sided(path, wire::Op::grant, wire::kGrantReads | wire::kGrantWrites, {},
               {segment.address, segment.key, x_loot.size()}, memory.bytes, memory.size);
@@ -301,7 +301,7 @@ class HostilePeer final : public transport::Sink {
     segment.length = any_length(about);
     return segment;
   }
-  transport::RemoteKey any_exposure(transport::Link& path) {
+  transport::RemoteKey any_key(transport::Link& path) {
     transport::RemoteKey remote_key;
     switch (x_random.below(5)) {
       case 0:
@@ -332,12 +332,12 @@ class HostilePeer final : public transport::Sink {
     if (op >= wire::Op::cts && op <= wire::Op::budget)
       return control(
           path, op, about, any_status(), any_length(about),
-          op == wire::Op::cts || x_random.one_in(16) ? any_exposure(path) : transport::RemoteKey{},
+          op == wire::Op::cts || x_random.one_in(16) ? any_key(path) : transport::RemoteKey{},
           uint8_t(x_random.one_in(4) ? wire::kFailed : 0));
     attack_one_sided(path, op, about);
   }
   void attack_message(transport::Link& path, wire::Op op, const Heard& about) {
-    const auto remote_key = any_exposure(path);
+    const auto remote_key = any_key(path);
     const auto bytes = plain(x_random.below(200), 13);
     const bool eager = op != wire::Op::rts;
     const uint64_t length = eager && !x_random.one_in(8) ? bytes.size() : any_length(about);
@@ -370,7 +370,7 @@ class HostilePeer final : public transport::Sink {
         std::memcpy(&payload[at], &further, sizeof(further));
       }
     } else if ((op == wire::Op::write || op == wire::Op::read) && x_random.one_in(2)) {
-      const auto remote_key = any_exposure(path);
+      const auto remote_key = any_key(path);
       flags = wire::kKeyed;
       payload.assign(reinterpret_cast<const char*>(remote_key.bytes),
                      reinterpret_cast<const char*>(remote_key.bytes) + remote_key.size);
@@ -390,7 +390,7 @@ class HostilePeer final : public transport::Sink {
   std::vector<char> x_loot;
   std::deque<Heard> x_heard;  ///< packets not answered yet
   std::deque<Heard> x_known;  ///< ids and remote keys to misuse
-  std::deque<transport::RemoteKey> x_shared, x_lent;
+  std::deque<transport::RemoteKey> x_shared, x_regions;
   bool x_canary_came = false;
 };
 

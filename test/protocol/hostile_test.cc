@@ -144,7 +144,7 @@ const Operation kOperations[] = {
     {"write",
      [](auto& p) { must(p.initiator.write(1, g_local.data(), 64, p.memory.data(), kKey, &g_one)); },
      true, true, false, false},
-    {"write, exposed",
+    {"write, shared",
      [](auto& p) {
        must(p.initiator.write(1, g_local.data(), 5000, p.memory.data(), kKey, &g_one));
      },
@@ -152,7 +152,7 @@ const Operation kOperations[] = {
     {"read",
      [](auto& p) { must(p.initiator.read(1, g_local.data(), 64, p.memory.data(), kKey, &g_one)); },
      false, true, false, true},
-    {"read, exposed",
+    {"read, shared",
      [](auto& p) {
        must(p.initiator.read(1, g_local.data(), 5000, p.memory.data(), kKey, &g_one));
      },

@@ -59,14 +59,14 @@ TEST(refused_offer_is_truncated_as_any_message) {
 /// After a refusal, the grant or the write waits for room, and is not lost.
 TEST(refusal_waits_for_room) {
   Offering pair(false);
-  pair.b.transport.behaviour.expose_refusal = -FI_EAGAIN;
+  pair.b.transport.behaviour.share_refusal = -FI_EAGAIN;
   pair.a.transport.behaviour.transfer_refusal = -FI_EAGAIN;
   const auto message = pattern(kLength);
   std::vector<char> buffer(kLength);
   must(pair.b.receive(buffer.data(), kLength, 7));
   must(pair.a.send(1, message.data(), kLength, 7));
   pair.run_until_idle();
-  pair.b.transport.behaviour.expose_refusal = 0;
+  pair.b.transport.behaviour.share_refusal = 0;
   pair.run_until_idle();
   ck_assert(pair.b.received.entries.empty());
   pair.a.transport.behaviour.transfer_refusal = 0;
@@ -119,5 +119,5 @@ TEST(one_sided_operations_offer_nothing) {
   ck_assert_int_eq(pair.initiator.writes.take().error, 0);
   ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));
   ck_assert_uint_eq(pair.a.transport.offers_made, 0);
-  ck_assert_uint_gt(pair.a.transport.exposures_made, 0);
+  ck_assert_uint_gt(pair.a.transport.keys_made, 0);
 }

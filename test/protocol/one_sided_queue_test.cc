@@ -21,7 +21,7 @@ namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
 
-TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 2) {
+TEST(injected_write_frees_its_memory_at_once_and_is_pending_until_it_left, 2) {
   const size_t length = _i ? 4000 : 16;  // a packet holds it, or the target fetches it
   OneSidedPair pair;
   pair.a.transport.behaviour.room = 0;
@@ -66,17 +66,17 @@ TEST(whoever_posts_sixty_four_operations_hears_of_its_peers) {
 TEST(what_the_target_fetches_or_fills_waits_until_it_can_be_shared, 2) {
   OneSidedPair pair;
   auto bytes = pattern(4000);
-  pair.a.transport.behaviour.expose_refusal = -FI_EAGAIN;
+  pair.a.transport.behaviour.share_refusal = -FI_EAGAIN;
   if (_i)
     must(pair.initiator.read(1, bytes.data(), bytes.size(), pair.memory.data(), kKey, &g_one));
   else
     must(pair.initiator.write(1, bytes.data(), bytes.size(), pair.memory.data(), kKey, &g_one));
   for (int i = 0; i < 100; ++i) pair.a.engine.progress(), pair.b.engine.progress();
-  ck_assert_uint_eq(pair.a.transport.exposures_made, 0);
+  ck_assert_uint_eq(pair.a.transport.keys_made, 0);
   ck_assert_uint_eq(pair.a.transport.link(pair.b.transport.name).sent, 0);
-  pair.a.transport.behaviour.expose_refusal = 0;
+  pair.a.transport.behaviour.share_refusal = 0;
   run_until_idle(pair);
-  ck_assert_uint_eq(pair.a.transport.exposures_made, 1);
+  ck_assert_uint_eq(pair.a.transport.keys_made, 1);
   expect_done(_i ? pair.initiator.reads : pair.initiator.writes,
               FI_RMA | (_i ? FI_READ : FI_WRITE));
   ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));

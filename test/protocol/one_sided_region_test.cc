@@ -22,8 +22,8 @@ namespace wire = erdma::protocol::wire;
 constexpr uint64_t kKey = OneSidedPair::kKey;
 constexpr unsigned kMorePolls = 1000;  ///< more polls than a target gets to answer
 
-struct LentPair : erdma::test::DirectPair {
-  explicit LentPair(bool retracts) : DirectPair(false) {
+struct SharedPair : erdma::test::DirectPair {
+  explicit SharedPair(bool retracts) : DirectPair(false) {
     for (auto* node : {&a, &b}) {
       node->transport.behaviour.shares = true;
       node->transport.behaviour.opens = false;
@@ -39,8 +39,8 @@ struct LentPair : erdma::test::DirectPair {
   }
 };
 
-TEST(a_region_is_lent_with_its_first_operation) {
-  LentPair pair(false);
+TEST(a_region_is_shared_with_its_first_operation) {
+  SharedPair pair(false);
   for (const size_t length : {size_t{1}, size_t{64}, size_t{100000}}) {
     const auto bytes = pattern(length, 3);
     std::vector<char> back(length);
@@ -55,7 +55,7 @@ TEST(a_region_is_lent_with_its_first_operation) {
 }
 
 TEST(a_region_closes_without_an_answer) {
-  LentPair pair(false);
+  SharedPair pair(false);
   ck_assert_uint_eq(pair.region.users, 1);
   pair.close_region();
   ck_assert_uint_eq(pair.region.users, 0);
@@ -71,7 +71,7 @@ TEST(a_region_closes_without_an_answer) {
 }
 
 TEST(a_region_stays_while_its_user_is_inside, 2) {
-  LentPair pair(false);
+  SharedPair pair(false);
   pair.b_to_a().inside = true;
   pair.close_region();
   ck_assert_uint_eq(pair.region.users, 1);
@@ -88,7 +88,7 @@ TEST(a_region_stays_while_its_user_is_inside, 2) {
 }
 
 TEST(what_is_not_possible_now_goes_by_packets) {
-  LentPair pair(false);
+  SharedPair pair(false);
   pair.a.transport.behaviour.direct_busy = true;
   char byte = 'b';
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
@@ -105,10 +105,10 @@ TEST(what_is_not_possible_now_goes_by_packets) {
 
 TEST(what_ends_half_way_is_done_by_packets, 2) {
   const int status = _i ? -FI_EBUSY : -FI_EOPNOTSUPP;
-  LentPair pair(false);
+  SharedPair pair(false);
   auto& behaviour = pair.a.transport.behaviour;
   behaviour.hold_direct = true;
-  behaviour.lent_status = status;
+  behaviour.shared_status = status;
   const auto bytes = pattern(100000, 4);
   must(pair.initiator.write(1, bytes.data(), bytes.size(), &pair.memory[5], kKey, &g_one));
   ck_assert_uint_eq(pair.direct(), 1);
@@ -125,10 +125,10 @@ TEST(what_ends_half_way_is_done_by_packets, 2) {
 
 /// Otherwise revocations of other regions could interrupt it without end.
 TEST(what_was_interrupted_is_not_interrupted_again) {
-  LentPair pair(false);
+  SharedPair pair(false);
   auto& behaviour = pair.a.transport.behaviour;
   behaviour.hold_direct = true;
-  behaviour.lent_status = -FI_EBUSY;
+  behaviour.shared_status = -FI_EBUSY;
   const auto bytes = pattern(100000, 4);
   must(pair.initiator.write(1, bytes.data(), bytes.size(), &pair.memory[5], kKey, &g_one));
   for (int i = 0; i < 100; ++i) {
@@ -142,7 +142,7 @@ TEST(what_was_interrupted_is_not_interrupted_again) {
 }
 
 TEST(a_link_that_goes_down_ends_what_is_under_way, 2) {
-  LentPair pair(_i);
+  SharedPair pair(_i);
   pair.a.transport.behaviour.hold_direct = true;
   char byte = 0;
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
@@ -174,7 +174,7 @@ TEST(what_can_not_be_settled_fails) {
 // --- small operations that ask ------------------------------------------------------------------
 
 TEST(a_target_that_polls_is_asked) {
-  LentPair pair(true);
+  SharedPair pair(true);
   char byte = 'p', back = 0;
   for (int i = 0; i < 100; ++i) {
     must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
@@ -189,7 +189,7 @@ TEST(a_target_that_polls_is_asked) {
 
 TEST(a_target_that_does_not_is_spared, 2) {
   const bool sleeps = _i;
-  LentPair pair(true);
+  SharedPair pair(true);
   char bytes[] = "abc", back = 0;
   for (int i = 0; i < 3; ++i)
     must(pair.initiator.write(1, &bytes[i], 1, &pair.memory[5], kKey, &bytes[i]));
@@ -213,7 +213,7 @@ TEST(a_target_that_does_not_is_spared, 2) {
 /// An operation that the target has taken may be in any state. Only its answer shows that it is
 /// done.
 TEST(what_follows_something_taken_is_not_spared) {
-  LentPair pair(true);
+  SharedPair pair(true);
   char first = '1', second = '2';
   must(pair.initiator.write(1, &first, 1, &pair.memory[5], kKey, &g_one));
   pair.b_to_a().taken = pair.b_to_a().arrived;
@@ -227,7 +227,7 @@ TEST(what_follows_something_taken_is_not_spared) {
 }
 
 TEST(what_follows_something_that_needs_the_target_needs_it_too) {
-  LentPair pair(true);
+  SharedPair pair(true);
   char first = '1', second = '2';
   const iovec iov{&first, 1};
   const wire::Segment segment{uint64_t(&pair.memory[5]), kKey, 1};
@@ -245,7 +245,7 @@ TEST(what_follows_something_that_needs_the_target_needs_it_too) {
 
 TEST(what_can_not_be_done_here_is_left_to_the_target, 2) {
   const bool revoked = _i;
-  LentPair pair(true);
+  SharedPair pair(true);
   char byte = 'r';
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   if (revoked) {
@@ -264,7 +264,7 @@ TEST(what_can_not_be_done_here_is_left_to_the_target, 2) {
 }
 
 TEST(who_did_not_look_is_not_asked_for_a_while) {
-  LentPair pair(true);
+  SharedPair pair(true);
   char byte = 'w';
   size_t executed = 0, packets = pair.a_to_b().sent;
   for (int i = 0; i < 1000; ++i) {

@@ -22,7 +22,7 @@ int g_contexts[4];
 /// Two engines with one context, fi_addr 0 and 1, and two senders, 2 and 3.
 struct World {
   World()
-      : shared(orphans),
+      : shared(default_sink),
         a(network, 0, kConfig, &shared),
         b(network, 1, kConfig, &shared),
         c(network, 2, kConfig),
@@ -64,12 +64,12 @@ struct World {
     for (Node* node : {&c, &d}) node->end_work({});
   }
   bool quiet() const {
-    return a.received.entries.empty() && b.received.entries.empty() && orphans.entries.empty();
+    return a.received.entries.empty() && b.received.entries.empty() && default_sink.entries.empty();
   }
 
   std::deque<std::vector<char>> sent;  ///< messages, which receivers may fetch later
   fake::Network network;
-  fake::CompletionSink orphans;
+  fake::CompletionSink default_sink;
   protocol::SharedReceives shared;
   Node a, b, c, d;
 };
@@ -165,7 +165,7 @@ TEST(probes_look_at_all_engines) {
   World world;
   std::vector<char> bytes(8);
   must(world.probe(Probe::peek, 7, &g_contexts[0]));
-  ck_assert_int_eq(take_one(world.orphans).error, FI_ENOMSG);
+  ck_assert_int_eq(take_one(world.default_sink).error, FI_ENOMSG);
   world.send(world.c, 1, pattern(8, 1), 7);
   world.send(world.c, 0, pattern(8, 2), 7);
   must(world.probe(Probe::peek_claim, 7, &g_contexts[0]));
@@ -176,7 +176,7 @@ TEST(probes_look_at_all_engines) {
   ck_assert_ptr_eq(take_one(world.b.received).context, &g_contexts[0]);
   ck_assert(bytes == pattern(8, 1));
   must(world.probe(Probe::peek, 7, &g_contexts[0]));
-  ck_assert_int_eq(take_one(world.orphans).error, FI_ENOMSG);
+  ck_assert_int_eq(take_one(world.default_sink).error, FI_ENOMSG);
 }
 
 TEST(a_receive_is_cancelled_without_an_engine) {
@@ -185,7 +185,7 @@ TEST(a_receive_is_cancelled_without_an_engine) {
   must(world.post({bytes, 8}, 7, &g_contexts[0]));
   ck_assert_int_eq(world.shared.cancel(&g_contexts[1]), -FI_ENOENT);
   must(world.shared.cancel(&g_contexts[0]));
-  const ErrorCompletion cancelled = take_one(world.orphans);
+  const ErrorCompletion cancelled = take_one(world.default_sink);
   ck_assert_int_eq(cancelled.error, FI_ECANCELED);
   ck_assert_ptr_eq(cancelled.context, &g_contexts[0]);
   ck_assert_int_eq(world.shared.cancel(&g_contexts[0]), -FI_ENOENT);
@@ -220,9 +220,9 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   ck_assert(world.quiet());
   world.a.engine.revoke_shared();
   world.a.engine.leave_shared();
-  ck_assert_uint_eq(world.orphans.entries.size(), 2);
+  ck_assert_uint_eq(world.default_sink.entries.size(), 2);
   for (int* context : {&g_contexts[0], &g_contexts[1]}) {
-    const ErrorCompletion cancelled = world.orphans.take();
+    const ErrorCompletion cancelled = world.default_sink.take();
     // FI_ECANCELED would mean that the multi-receive buffer is released.
     ck_assert_int_eq(cancelled.error, context == &g_contexts[0] ? FI_ECANCELED : FI_ECONNABORTED);
     ck_assert_ptr_eq(cancelled.context, context);
@@ -256,7 +256,7 @@ TEST(an_engine_that_leaves_in_the_middle_of_messages_ends_their_receives_once) {
   ck_assert_uint_eq(take_one(world.a.received).length, message.size());
   world.a.engine.revoke_shared();
   world.a.engine.leave_shared();
-  ck_assert_int_eq(take_one(world.orphans).error, FI_ECANCELED);
+  ck_assert_int_eq(take_one(world.default_sink).error, FI_ECANCELED);
   const std::vector<char> before = got;
   ck_assert_int_eq(world.probe(Probe::claim, 1, &g_contexts[1], {other.data(), other.size()}),
                    -FI_EINVAL);
@@ -264,7 +264,7 @@ TEST(an_engine_that_leaves_in_the_middle_of_messages_ends_their_receives_once) {
   for (Node* sender : senders) sender->transport.behaviour.room = 1000;
   world.run_until_idle();
   ck_assert(got == before);
-  ck_assert(world.orphans.entries.empty() && world.a.received.entries.empty());
+  ck_assert(world.default_sink.entries.empty() && world.a.received.entries.empty());
   ck_assert_int_eq(world.shared.cancel(&g_contexts[2]), 0);
 }
 
@@ -335,7 +335,7 @@ TEST(engines_with_one_context_match_as_one_list_does, 4) {
     if (action == 0 && !model.posted.empty()) {
       const size_t at = pick(uint32_t(model.posted.size()));
       must(world.shared.cancel(model.posted[at].context));
-      ck_assert_ptr_eq(take_one(world.orphans).context, model.posted[at].context);
+      ck_assert_ptr_eq(take_one(world.default_sink).context, model.posted[at].context);
       model.posted.erase(model.posted.begin() + long(at));
     } else if ((action < 7) == favour_posts) {
       const Model::Posted posted{pick(4), pick(3) ? 0u : 2u, pick(2) ? UINT64_MAX : 2 + pick(2),

@@ -101,7 +101,7 @@ TEST(a_sender_that_reads_a_stranger_takes_no_further_part) {
   ck_assert_uint_eq(region.channel.calls.read.calls, 1);
 }
 
-TEST(a_sender_helps_only_with_what_it_lent, std::size(kCalls)) {
+TEST(a_sender_helps_only_with_what_it_shared, std::size(kCalls)) {
   RegionChannel region(kCalls[_i], 2 * kMiB);
   // A hostile receiver asks for the other direction.
   region.call = kCalls[1 - _i];
@@ -126,7 +126,7 @@ TEST(what_can_not_be_reached_is_told, std::size(kCalls)) {
   region.expect(-FI_EOPNOTSUPP);
 }
 
-TEST(a_recall_ends_it, std::size(kCalls)) {
+TEST(a_revocation_ends_it, std::size(kCalls)) {
   RegionChannel region(kCalls[_i], 3 * kMiB);
   region.channel.memory.permitted = 2;
   region.access();
@@ -148,7 +148,7 @@ TEST(a_recall_ends_it, std::size(kCalls)) {
 
 /// An owner that revokes memory does not wait for peers that are outside it. Therefore a peer that
 /// has heard of the revocation does not go on with a transfer that it began before.
-TEST(a_recall_that_was_heard_ends_it, std::size(kCalls)) {
+TEST(a_revocation_that_was_heard_ends_it, std::size(kCalls)) {
   RegionChannel region(kCalls[_i], 3 * kMiB);
   region.access();
   region.channel.in.poll(region.channel.sink);
@@ -161,7 +161,7 @@ TEST(a_recall_that_was_heard_ends_it, std::size(kCalls)) {
 }
 
 /// The sender has taken a chunk and not reported it as moved, so it may still be writing.
-TEST(a_recall_ends_it_when_nobody_writes_any_more) {
+TEST(a_revocation_ends_it_when_nobody_writes_any_more) {
   RegionChannel region(CmaCall::read, 3 * kMiB);
   fake::CmaCalls::Plan& plan = region.channel.calls.write;
   plan.meanwhile = [&] {

@@ -269,7 +269,7 @@ TEST(transfer_fails_when_slots_cannot_be_backed) {
 
 // ---- revocation, abort, nonsense ---------------------------------------------------------------
 
-TEST(withdrawal_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays))) {
+TEST(revocation_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
   Channel channel(ways);
   Message message(channel, 8 * kMiB), other(channel, kMiB, 8);
@@ -343,7 +343,7 @@ TEST(cancel_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWay
   ck_assert_uint_eq(channel.in_counters.cma_read_bytes, read);
 }
 
-TEST(malformed_exposure_is_refused) {
+TEST(malformed_key_is_refused) {
   Channel channel(Ways::dual);
   Pieces from(kMiB, 2, 0x11), to(kMiB, 1, 0x22);
   RemoteKey good;
@@ -377,7 +377,7 @@ TEST(malformed_exposure_is_refused) {
   ck_assert_int_eq(channel.out.share(from.iov, 2, kMiB + 1, bad), -FI_EINVAL);
 }
 
-TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
+TEST(memory_revoked_and_shared_anew_is_not_confused) {
   Channel channel(Ways::write_only);
   Pieces old(kMiB, 1, 0x11), fresh(kMiB, 1, 0x44), to(kMiB, 1, 0x22);
   RemoteKey first, second;

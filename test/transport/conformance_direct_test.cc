@@ -233,7 +233,7 @@ TEST(memory_that_was_closed_is_not_touched_and_costs_the_link, g_factories.size(
 }
 
 /// After a revocation, b accesses no other memory of a until on_revoked().
-TEST(what_was_recalled_is_not_touched, g_factories.size()) {
+TEST(what_was_revoked_is_not_touched, g_factories.size()) {
   for (const size_t size : {size_t{8}, size_t{1'000'000}}) {
     for (const bool reads : {false, true}) {
       Pair pair;

@@ -110,8 +110,8 @@ TEST(both_directions_name_the_peer_by_the_same_link, g_factories.size()) {
   ck_assert_ptr_eq(pair.a.sink->packets.back().link, &pair.a_to_b());
 }
 
-void expose_to_b(Pair& pair, const iovec* iov, size_t count, size_t length, Access access,
-                 RemoteKey& remote_key) {
+void share_with_b(Pair& pair, const iovec* iov, size_t count, size_t length, Access access,
+                  RemoteKey& remote_key) {
   Link& link = pair.a_to_b();
   // A remote key travels in a packet, so the link is connected before the key is used.
   ck_assert(pair.poll_until([&] {
@@ -129,7 +129,7 @@ void expose_to_b(Pair& pair, const iovec* iov, size_t count, size_t length, Acce
 
 constexpr size_t kBulkSizes[] = {1, 4096, 100'001, 3'000'000};
 
-TEST(read_copies_the_exposed_memory, g_factories.size()) {
+TEST(read_copies_the_shared_memory, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   for (size_t size : kBulkSizes) {
@@ -138,7 +138,7 @@ TEST(read_copies_the_exposed_memory, g_factories.size()) {
     const iovec from[] = {{source.data(), size / 3}, {source.data() + size / 3, size - size / 3}};
     const iovec to{target.data(), size};
     RemoteKey remote_key;
-    expose_to_b(pair, from, 2, size, Access::remote_read, remote_key);
+    share_with_b(pair, from, 2, size, Access::remote_read, remote_key);
     const size_t dones = pair.b.sink->dones.size();
     ck_assert(pair.poll_until([&] {
       return pair.b_to_a().get({remote_key, 0, size}, &to, 1, size) == 0;
@@ -151,7 +151,7 @@ TEST(read_copies_the_exposed_memory, g_factories.size()) {
   }
 }
 
-TEST(write_fills_the_exposed_memory, g_factories.size()) {
+TEST(write_fills_the_shared_memory, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   for (size_t size : kBulkSizes) {
@@ -160,7 +160,7 @@ TEST(write_fills_the_exposed_memory, g_factories.size()) {
     const iovec from{source.data(), size};
     const iovec to{target.data(), size};
     RemoteKey remote_key;
-    expose_to_b(pair, &to, 1, size, Access::remote_write, remote_key);
+    share_with_b(pair, &to, 1, size, Access::remote_write, remote_key);
     const size_t dones = pair.b.sink->dones.size();
     ck_assert(pair.poll_until([&] {
       return pair.b_to_a().put({remote_key, 0, size}, &from, 1, size, false) == 0;
@@ -173,7 +173,7 @@ TEST(write_fills_the_exposed_memory, g_factories.size()) {
   }
 }
 
-TEST(a_malformed_exposure_is_refused, g_factories.size()) {
+TEST(a_malformed_key_is_refused, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
@@ -237,7 +237,7 @@ TEST(who_shut_down_begins_nothing, g_factories.size()) {
   ck_assert_uint_eq(pair.b.sink->packets.size(), 1);
 }
 
-TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing, g_factories.size()) {
+TEST(a_write_to_revoked_memory_fails_and_touches_nothing, g_factories.size()) {
   if (!g_factories[size_t(_i)].revokes) return;
   Pair pair;
   make(pair, _i);
@@ -246,7 +246,7 @@ TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing, g_factories.size()) 
   const iovec from{source.data(), 1000};
   const iovec to{target.data(), 1000};
   RemoteKey remote_key;
-  expose_to_b(pair, &to, 1, 1000, Access::remote_write, remote_key);
+  share_with_b(pair, &to, 1, 1000, Access::remote_write, remote_key);
   pair.a_to_b().revoke(remote_key);
   ck_assert(pair.poll_until([&] {
     return pair.b_to_a().put({remote_key, 0, 1000}, &from, 1, 7, false) != -FI_EAGAIN;
@@ -281,7 +281,7 @@ TEST(reads_under_way_end_before_the_link_goes_down, g_factories.size()) {
   const iovec from{source.data(), kBytes};
   const iovec to{target.data(), kBytes};
   RemoteKey remote_key;
-  expose_to_b(pair, &from, 1, kBytes, Access::remote_read, remote_key);
+  share_with_b(pair, &from, 1, kBytes, Access::remote_read, remote_key);
   ck_assert(pair.poll_until([&] {
     return pair.b_to_a().get({remote_key, 0, kBytes}, &to, 1, 3) == 0;
   }));

@@ -106,8 +106,8 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
         failed.push_back(std::move(mail));
       else if (mail.type == Mail::Type::lost)
         lost.push_back(std::move(mail));
-      else if (mail.type == Mail::Type::strand)
-        (void)mail.connection->queue_pair.release(), device.strand();
+      else if (mail.type == Mail::Type::leave_open)
+        (void)mail.connection->queue_pair.release(), device.leave_open();
     }
   }
 

@@ -17,11 +17,11 @@ constexpr uint64_t kNever = UINT64_MAX;
 
 /// Records the calls of the thread. Tests override what a call does.
 struct Notes final : EndpointThread::Work {
-  void on_orders() override {
-    orders.arm();
-    for (const int order : orders.take()) {
-      last_order = order;
-      last_order.notify_all();
+  void on_commands() override {
+    commands.arm();
+    for (const int command : commands.take()) {
+      last_command = command;
+      last_command.notify_all();
     }
   }
   void on_event(uint64_t event) override {
@@ -41,23 +41,23 @@ struct Notes final : EndpointThread::Work {
   util::SystemClock clock;
   util::EventFd event_fd;
   std::atomic<uint64_t> deadline = kNever;
-  std::atomic<int> last_order = 0;
+  std::atomic<int> last_command = 0;
   std::atomic<uint64_t> last_event = 0;
   std::atomic<bool> on_deadline = false, out_of_memory = false;
   EndpointThread thread{*this, clock};
-  Mailbox<int, util::EventFd> orders{thread.bell()};
+  Mailbox<int, util::EventFd> commands{thread.bell()};
 };
 
-TEST(orders_and_descriptors_are_served) {
+TEST(commands_and_descriptors_are_served) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
-  notes.orders.arm();
+  notes.commands.arm();
   ck_assert_int_eq(notes.thread.start("erdma-test"), 0);
-  notes.orders.post(1);
-  notes.last_order.wait(0);
-  ck_assert_int_eq(notes.last_order, 1);
-  notes.orders.post(2);
-  notes.last_order.wait(1);
+  notes.commands.post(1);
+  notes.last_command.wait(0);
+  ck_assert_int_eq(notes.last_command, 1);
+  notes.commands.post(2);
+  notes.last_command.wait(1);
   ck_assert_int_eq(notes.thread.watch(notes.event_fd.fd(), 77), 0);
   notes.event_fd.ring();
   notes.last_event.wait(0);
@@ -107,7 +107,7 @@ TEST(what_cannot_be_watched_is_an_error) {
 /// A handler of the application must not run on a thread that the application does not know.
 TEST(no_signal_of_the_application_is_handled_there) {
   struct Masked final : EndpointThread::Work {
-    void on_orders() override {
+    void on_commands() override {
       sigset_t mask;
       pthread_sigmask(SIG_SETMASK, nullptr, &mask);
       pthread_getname_np(pthread_self(), name, sizeof(name));
@@ -133,14 +133,14 @@ TEST(no_signal_of_the_application_is_handled_there) {
 TEST(a_thread_that_has_ended_leaves_its_orders) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
-  notes.orders.arm();
+  notes.commands.arm();
   ck_assert_int_eq(notes.thread.start("erdma-test"), 0);
   notes.thread.stop();
   notes.thread.stop();
-  notes.orders.post(5);
-  ck_assert_int_eq(notes.last_order, 0);
+  notes.commands.post(5);
+  ck_assert_int_eq(notes.last_command, 0);
   ck_assert(notes.thread.step());
-  ck_assert_int_eq(notes.last_order, 5);
+  ck_assert_int_eq(notes.last_command, 5);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ class Nic final : public transport::Transport {
 /// Addresses below 100 need no flush. Above, each hundred bytes are one registration.
 class Memory final : public transport::DirectSource {
  public:
-  bool can_expose(const iovec*, size_t, transport::Access) noexcept override { return true; }
+  bool can_share(const iovec*, size_t, transport::Access) noexcept override { return true; }
   bool can_move(const iovec*, size_t, const RemoteKey&, bool) noexcept override { return true; }
   bool may_be_written(const iovec*, size_t) noexcept override { return true; }
   FlushTarget acquire_flush(const iovec& memory) noexcept override {

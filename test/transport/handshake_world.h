@@ -52,8 +52,8 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   }
   /// Takes the mail, and calls close() for each `lost` as the polling thread does.
   void poll();
-  void connect(const util::SocketAddress& peer, bool patient = false) {
-    manager->connect(peer, ++tokens, patient);
+  void connect(const util::SocketAddress& peer, bool retry_refused = false) {
+    manager->connect(peer, ++tokens, retry_refused);
   }
   size_t up_to(const util::SocketAddress& peer) const {
     size_t count = 0;
@@ -222,7 +222,7 @@ inline void Host::poll() {
         ++crowded;
         break;
       case Mail::Type::dispose:
-      case Mail::Type::strand:
+      case Mail::Type::leave_open:
         break;
     }
   }

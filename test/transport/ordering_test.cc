@@ -237,7 +237,7 @@ struct LinkEnded {
 
 /// A peer reads memory that the owner revokes, and that its application then fills anew.
 template <typename Owner>
-struct ReadOfLentMemory {
+struct ReadOfSharedMemory {
   static constexpr size_t kThreads = 2;
   ModelControl control;
   Atomic<int> byte{1};
@@ -261,7 +261,7 @@ struct ReadOfLentMemory {
 /// A peer writes to memory that the owner revokes. Once no peer is inside, the memory no longer
 /// changes.
 template <typename Owner>
-struct WriteToLentMemory {
+struct WriteToSharedMemory {
   static constexpr size_t kThreads = 2;
   ModelControl control;
   Atomic<int> byte{1};
@@ -284,16 +284,16 @@ struct WriteToLentMemory {
   bool wrong() const { return wrote && found != 2; }
 };
 
-TEST(nobody_is_inside_lent_memory_that_its_owner_has_back) {
+TEST(nobody_is_inside_shared_memory_that_its_owner_has_back) {
   uint64_t runs = 0;
-  ck_assert_uint_eq(Model::wrong_runs<ReadOfLentMemory<Revoked>>(&runs), 0);
+  ck_assert_uint_eq(Model::wrong_runs<ReadOfSharedMemory<Revoked>>(&runs), 0);
   ck_assert_uint_gt(runs, 20);
-  ck_assert_uint_eq(Model::wrong_runs<WriteToLentMemory<Revoked>>(), 0);
+  ck_assert_uint_eq(Model::wrong_runs<WriteToSharedMemory<Revoked>>(), 0);
 }
 
-TEST(nobody_is_inside_lent_memory_when_the_owner_ended_the_link) {
-  ck_assert_uint_eq(Model::wrong_runs<ReadOfLentMemory<LinkEnded>>(), 0);
-  ck_assert_uint_eq(Model::wrong_runs<WriteToLentMemory<LinkEnded>>(), 0);
+TEST(nobody_is_inside_shared_memory_when_the_owner_ended_the_link) {
+  ck_assert_uint_eq(Model::wrong_runs<ReadOfSharedMemory<LinkEnded>>(), 0);
+  ck_assert_uint_eq(Model::wrong_runs<WriteToSharedMemory<LinkEnded>>(), 0);
 }
 
 }  // namespace

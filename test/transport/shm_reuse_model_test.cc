@@ -137,7 +137,7 @@ void Process::share_region(int to) noexcept {
   const iovec iov{memory->blocks[index(*block)], kBlockBytes};
   if (link(to).optional().sharing->share(iov, true, true, block->remote_key)) return;
   block->use = Block::Use::region;
-  world.trace("lends", *this, uint64_t(to) << 32 | (world.seeds + 1));
+  world.trace("shares", *this, uint64_t(to) << 32 | (world.seeds + 1));
   block->peer = to;
   block->seed = ++world.seeds;
   post(to, {Note::share_region, uint32_t(index(*block)), 0, 0, block->seed}, &block->remote_key);
@@ -149,7 +149,7 @@ void Process::revoke_region() noexcept {
   if (!block) return;
   link(block->peer).optional().sharing->revoke(block->remote_key);
   block->use = Block::Use::region_revoked;
-  world.trace("recalls", *this, block->seed);
+  world.trace("revokes", *this, block->seed);
   post(block->peer, {Note::revoke, uint32_t(index(*block)), 0, 0, block->seed}, nullptr);
 }
 
@@ -219,7 +219,7 @@ void Process::on_packet(Link& link, const std::byte* header, const std::byte* pa
     (void)link.revoke(block.remote_key);
     free_block(block);
   } else if (note.kind == Note::share_region) {
-    world.trace("is lent", *this, note.from << 32 | note.seed);
+    world.trace("gets a grant", *this, note.from << 32 | note.seed);
     grants.push_back({note, from, remote_key});
   } else if (note.kind == Note::revoke) {
     link.optional().sharing->on_revoked();

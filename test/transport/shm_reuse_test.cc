@@ -277,7 +277,7 @@ void send_from(Impostor& peer, uint64_t number, bool leaves) {
   const transport::Header header = numbered(number);
   ck_assert(ring.push(Kind::packet, &header, nullptr, 0, 0));
   peer.chunk->ready.fetch_or(uint64_t{1} << peer.ring);
-  if (leaves) store_release(peer.chunk->controls[peer.ring].left, uint32_t(Leave::yes));
+  if (leaves) store_release(peer.chunk->controls[peer.ring].left, uint32_t(SenderState::left));
 }
 
 TEST(a_channel_that_waits_for_the_end_of_a_link_comes_before_the_next) {
@@ -330,12 +330,12 @@ struct Watching final : transport::shm::CmaCalls {
   int calls = 0;
 };
 
-constexpr size_t kLentBytes = 256 * 1024;
+constexpr size_t kSharedBytes = 256 * 1024;
 
 /// Greets its parent, shares the same memory with it as a region and for one transfer, and polls
 /// until it is told to end. If it is told 1, it executes another program.
-int lend_to_parent(int channel) {
-  static std::byte memory[kLentBytes];
+int share_with_parent(int channel) {
+  static std::byte memory[kSharedBytes];
   const iovec all{memory, sizeof(memory)};
   const uint16_t parent = hear(channel);
   Pair own;
@@ -356,14 +356,14 @@ int lend_to_parent(int channel) {
 }
 
 /// An endpoint, and a peer in another process that shares a region with it.
-struct Lent {
-  Child child{lend_to_parent};
+struct SharedByChild {
+  Child child{share_with_parent};
   Ahead clock;
   Watching calls;
   Side side;
   RemoteKey region, shared;
   Link* link = nullptr;
-  std::byte bytes[kLentBytes] = {};
+  std::byte bytes[kSharedBytes] = {};
 
   void find_or_add_process() {
     transport::shm::Options options;
@@ -402,7 +402,7 @@ constexpr transport::shm::CmaCall kCalls[] = {transport::shm::CmaCall::read,
                                               transport::shm::CmaCall::write};
 
 TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called, 2) {
-  Lent rig;
+  SharedByChild rig;
   rig.find_or_add_process();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
   ck_assert_int_eq(rig.access(kCalls[_i], 1024), transport::kDone);
@@ -416,7 +416,7 @@ TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called, 2) {
 }
 
 TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
-  Lent rig;
+  SharedByChild rig;
   rig.find_or_add_process();
   rig.calls.instead = [&](size_t length) {
     if (rig.child.pid() > 0) rig.kill_and_reap();
@@ -429,15 +429,15 @@ TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
 /// poll() moves longer transfers. Rows: a region that is read, a region that is written, and memory
 /// that was shared for one transfer.
 TEST(a_transfer_during_which_the_peer_died_has_not_succeeded, 3) {
-  Lent rig;
+  SharedByChild rig;
   rig.find_or_add_process();
   rig.calls.instead = [&](size_t length) {
     if (rig.child.pid() > 0) rig.kill_and_reap();
     return ssize_t(length);
   };
-  const iovec local{rig.bytes, kLentBytes};
-  const int rc = _i < 2 ? rig.access(kCalls[_i], kLentBytes)
-                        : rig.link->get({rig.shared, 0, kLentBytes}, &local, 1, 5);
+  const iovec local{rig.bytes, kSharedBytes};
+  const int rc = _i < 2 ? rig.access(kCalls[_i], kSharedBytes)
+                        : rig.link->get({rig.shared, 0, kSharedBytes}, &local, 1, 5);
   ck_assert_int_eq(rc, 0);
   while (rig.side.sink->dones.empty()) rig.side.poll();
   ck_assert_int_gt(rig.calls.calls, 0);
@@ -445,7 +445,7 @@ TEST(a_transfer_during_which_the_peer_died_has_not_succeeded, 3) {
 }
 
 TEST(a_peer_that_executes_another_program_is_not_called_for_long, 2) {
-  Lent rig;
+  SharedByChild rig;
   rig.find_or_add_process();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
   tell(rig.child.channel(), 1);
@@ -465,14 +465,14 @@ struct Gated final : transport::shm::CmaCalls {
   std::atomic<bool> open = false;
 };
 
-TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
+TEST(what_was_revoked_before_the_peer_knew_its_channel_is_not_touched) {
   Gated calls;
   Pair pair;
   ck_assert(open_side(pair.a));
-  auto borrower = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), &calls);
-  ck_assert(bool(borrower));
-  pair.b.name = (*borrower)->name();
-  pair.b.transport = borrower->get();
+  auto peer = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), &calls);
+  ck_assert(bool(peer));
+  pair.b.name = (*peer)->name();
+  pair.b.transport = peer->get();
   // The owner connects. The peer's connection thread has heard of the channel back, and reports it
   // only once the gate opens.
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);

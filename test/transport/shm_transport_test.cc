@@ -238,7 +238,7 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
 }
 
 /// Returns the link of b, which can share memory with a.
-Link& connect_to_lend(Pair& pair) {
+Link& connect_to_share(Pair& pair) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
@@ -248,7 +248,7 @@ Link& connect_to_lend(Pair& pair) {
 
 TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   Pair pair;
-  Link& owner = connect_to_lend(pair);
+  Link& owner = connect_to_share(pair);
   const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
   std::vector<std::byte> to[] = {std::vector<std::byte>(from.size()),
                                  std::vector<std::byte>(from.size())};
@@ -291,9 +291,9 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
 
 /// An owner that revokes memory does not wait for peers that are outside it. Their transfers end as
 /// soon as they learn of the revocation.
-TEST(nothing_is_written_to_memory_that_was_recalled) {
+TEST(nothing_is_written_to_memory_that_was_revoked) {
   Pair pair;
-  Link& owner = connect_to_lend(pair);
+  Link& owner = connect_to_share(pair);
   const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
   std::vector<std::byte> to(from.size());
   transport::RemoteKey region;

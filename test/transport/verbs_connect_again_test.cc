@@ -9,7 +9,7 @@ namespace erdma::test {
 namespace {
 
 constexpr struct {
-  bool patient;  ///< the peer may not have started yet
+  bool retry_refused;  ///< the peer may not have started yet
   uint64_t timeout, least, most;
 } kNobodies[] = {{false, 2'000'000'000, 1'500'000'000, 2'000'000'000},
                  {false, 10'000'000'000, 1'500'000'000, 2'000'000'000},
@@ -22,7 +22,7 @@ TEST(nobody_who_listens_looks_like_a_reset_and_is_told_in_time, std::size(kNobod
   Host& a = world.add(kA, 1, options);
   a.resets = true;
   const uint64_t begin = world.clock.time;
-  a.connect(name_b(), kNobodies[_i].patient);
+  a.connect(name_b(), kNobodies[_i].retry_refused);
   world.settle();
   ck_assert_uint_eq(a.failed.size(), 1);
   ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);

@@ -239,7 +239,7 @@ TEST(a_connection_that_is_given_up_is_held_until_it_can_be_destroyed, 3) {
   } else {
     a.manager.reset();
     ck_assert_uint_eq(a.mailbox.size(), 1);
-    ck_assert(a.mailbox[0].type == Mail::Type::strand);
+    ck_assert(a.mailbox[0].type == Mail::Type::leave_open);
   }
   a.poll();
   ck_assert_int_eq(a.alive, 0);

@@ -166,7 +166,7 @@ TEST(credits_of_a_packet_that_did_not_leave_are_kept) {
   ck_assert_uint_eq(carried, 3);
   credits.unconsume(carried);
   ck_assert_uint_eq(credits.available(), 8);
-  ck_assert_uint_eq(credits.owed(), 3);
+  ck_assert_uint_eq(credits.to_return(), 3);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class Host final : public transport::verbs::RegistrationCache {
     return 0;
   }
   void release(const Registration&) noexcept override { --x_uses; }
-  bool worth(const iovec*, size_t) noexcept override { return false; }
+  bool should_register(const iovec*, size_t) noexcept override { return false; }
   const char* registers_each_time() const noexcept override { return "a reason"; }
 
  private:
@@ -134,7 +134,7 @@ TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   ck_assert(warnings().empty());
   ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
   const iovec list{memory.at(0), 8192};
-  ck_assert(!scene.registrations.can_expose(&list, 1, Access::remote_read));
+  ck_assert(!scene.registrations.can_share(&list, 1, Access::remote_read));
 }
 
 TEST(want_of_room_passes) {
@@ -241,8 +241,8 @@ TEST(only_lists_of_device_memory_are_direct, 2) {
   const DeviceMemory memory(8192);
   char bytes[8];
   const iovec list[] = {{memory.at(0), 100}, {memory.at(200), 100}, {bytes, 8}};
-  ck_assert(scene.registrations.can_expose(list, 2, Access::remote_write));
-  ck_assert(!scene.registrations.can_expose(list, 3, Access::remote_write));
+  ck_assert(scene.registrations.can_share(list, 2, Access::remote_write));
+  ck_assert(!scene.registrations.can_share(list, 3, Access::remote_write));
   transport::RemoteKey nonsense;
   ck_assert(!scene.registrations.can_move(list, 2, nonsense, true));
   transport::verbs::RemoteMemory named;
@@ -268,7 +268,7 @@ TEST(what_could_not_be_flushed_is_not_written_by_the_adapter, 2) {
   if (ordered) ck_assert_int_eq(softcuda_control("ordering 100"), 0);
   const DeviceMemory memory(8192);
   const iovec list{memory.at(0), 8192};
-  ck_assert(scene.registrations.can_expose(&list, 1, Access::remote_write) == ordered);
+  ck_assert(scene.registrations.can_share(&list, 1, Access::remote_write) == ordered);
   if (!ordered) return;
   const Registration shared = scene.acquire(memory, 0, kWrites);
   ck_assert(scene.registrations.may_be_written(&list, 1));
@@ -286,6 +286,6 @@ TEST(what_host_memory_costs_is_the_other_caches_to_say) {
   const DeviceMemory memory(64);
   char byte = 0;
   const iovec both[] = {{&byte, 1}, {memory.at(0), 64}};
-  ck_assert(!scene.registrations.worth(both, 1) && !known.worth(both, 1));
-  ck_assert(scene.registrations.worth(both, 2) && known.worth(both, 2));
+  ck_assert(!scene.registrations.should_register(both, 1) && !known.should_register(both, 1));
+  ck_assert(scene.registrations.should_register(both, 2) && known.should_register(both, 2));
 }

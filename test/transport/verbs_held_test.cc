@@ -19,7 +19,7 @@ using transport::Access;
 using transport::RemoteKey;
 
 /// Shares memory of a with b and returns its remote key.
-RemoteKey exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
+RemoteKey shared_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
   RemoteKey remote_key;
   ck_assert_int_eq(two.pair.a_to_b().share(iov, count, length, access, remote_key), 0);
   return remote_key;
@@ -36,11 +36,11 @@ TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
   const iovec whole{others.data(), others.size()};
   for (int registered = 0; registered < 3; ++registered) {
     two.rig.cache.refuse_after = registered;
-    const RemoteKey bounced = exposed_at_a(two, pieces, 3, 300'000, Access::remote_read);
+    const RemoteKey bounced = shared_at_a(two, pieces, 3, 300'000, Access::remote_read);
     ck_assert_int_eq(two.rig.cache.held, 0);
     two.pair.a_to_b().revoke(bounced);
     two.rig.cache.refuse_after = -1;
-    const RemoteKey remote_key = exposed_at_a(two, &whole, 1, 300'000, Access::remote_read);
+    const RemoteKey remote_key = shared_at_a(two, &whole, 1, 300'000, Access::remote_read);
     two.rig.cache.refuse_after = registered;
     const size_t dones = two.b().sink->dones.size();
     ck_assert_int_eq(two.pair.b_to_a().get({remote_key, 0, 300'000}, pieces, 3, 1), 0);
@@ -112,7 +112,7 @@ TEST(forked_child_has_no_descriptor_of_the_device) {
 
 /// Ends an endpoint while the kernel still uses one of its queue pairs. Returns true if a child
 /// shares none of the descriptors that stay open for it.
-bool strand_and_fork() {
+bool leave_open_and_fork() {
   ibv_context& context = fake::Nic::one().context;
   context.cmd_fd = open("/dev/null", O_RDONLY);
   context.async_fd = open("/dev/null", O_RDONLY);
@@ -124,7 +124,7 @@ bool strand_and_fork() {
     fds.push_back(Rig::transport(side).resources().queues.channel_fd());
     const verbs::ConnectorConfig& config = rig.fabric.find(side.name)->config();
     ibv_qp_init_attr attr{};
-    verbs::Mail mail{.type = verbs::Mail::Type::strand,
+    verbs::Mail mail{.type = verbs::Mail::Type::leave_open,
                      .connection = config.factory->prepare(attr)};
     if (config.factory->adopt(*mail.connection, ibv_create_qp(rig.device->pd(), &attr)))
       return false;
@@ -138,7 +138,7 @@ bool strand_and_fork() {
 /// Runs in a child, as the device stays open until the process ends.
 TEST(forked_child_has_no_descriptor_of_a_device_that_could_not_be_closed) {
   const pid_t child = fork();
-  if (child == 0) _exit(strand_and_fork() ? 0 : 1);
+  if (child == 0) _exit(leave_open_and_fork() ? 0 : 1);
   int status = -1;
   ck_assert_int_eq(waitpid(child, &status, 0), child);
   ck_assert_int_eq(status, 0);

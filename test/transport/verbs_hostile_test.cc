@@ -236,7 +236,8 @@ TEST(a_broken_rule_costs_its_own_connection_only, std::size(kAttacks)) {
 ///   on.
 /// - This side has ended the connection. The end counts as agreed.
 TEST(a_request_that_is_taken_back_is_no_loss, 3) {
-  constexpr Phase kPhases[] = {Phase::agreed, Phase::closing, Phase::making /* none: it is gone */};
+  constexpr Phase kPhases[] = {Phase::accept_sent, Phase::closing,
+                               Phase::making /* none: it is gone */};
   Scene scene;
   scene.to_stranger().revoke(scene.readable);
   scene.stranger->send(Kind::retire, RetireBody{0});
@@ -293,7 +294,7 @@ TEST(what_did_not_grow_ends_without_a_write_to_what_is_shared) {
 
 /// The peer learns of the end at once. No thread waits for the peer.
 TEST(the_end_is_told_over_a_connection_that_is_used_on, 2) {
-  constexpr Phase kPhases[] = {Phase::agreed, Phase::closing};
+  constexpr Phase kPhases[] = {Phase::accept_sent, Phase::closing};
   Scene scene;
   scene.to_stranger().revoke(scene.readable);
   scene.stranger->send(Kind::retire, RetireBody{0});
@@ -309,7 +310,7 @@ TEST(the_end_is_told_over_a_connection_that_is_used_on, 2) {
   ck_assert_uint_eq(scene.stranger->heard(Kind::bye), 1);
 }
 
-TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {
+TEST(memory_that_was_revoked_is_answered_for_and_not_touched) {
   Scene scene;
   const BouncedBody read = Scene::about(scene.readable);
   const BouncedBody write = Scene::about(scene.writable);

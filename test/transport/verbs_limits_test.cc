@@ -410,9 +410,9 @@ TEST(receives_that_cannot_be_registered_are_none) {
   ck_assert_int_eq(regions.take(4096, part), 0);
 }
 
-struct Giver final : verbs::RoomGiver {
-  explicit Giver(int times) : left(times) {}
-  bool give_room(int error) noexcept override {
+struct Evictor final : verbs::RegionEvictor {
+  explicit Evictor(int times) : left(times) {}
+  bool evict_after(int error) noexcept override {
     asked_with = error;
     if (left == 0) return false;
     if (--left == 0) fake::Nic::one().refuse_regions = 0;
@@ -424,19 +424,19 @@ struct Giver final : verbs::RoomGiver {
 /// The giver has nothing to give (row 0), gives enough at once, or gives bit by bit.
 TEST(memory_of_its_own_is_registered_where_something_gives_way, 3) {
   Rig rig;
-  Giver giver(_i);
-  rig.device->let_give_room(&giver);
+  Evictor evictor(_i);
+  rig.device->set_evictor(&evictor);
   rig.nic.refuse_regions = ENOSPC;
   verbs::OwnMemory memory;
   ck_assert_int_eq(memory.make(*rig.device, 4096, verbs::OwnUse::receives), _i ? 0 : ENOSPC);
-  ck_assert_int_eq(giver.asked_with, ENOSPC);
-  rig.device->let_give_room(nullptr);
+  ck_assert_int_eq(evictor.asked_with, ENOSPC);
+  rig.device->set_evictor(nullptr);
   rig.nic.refuse_regions = 0;
 }
 
 /// Releases a part as another thread could while the device registers. This makes enough room.
-struct PartGiver final : verbs::RoomGiver {
-  bool give_room(int) noexcept override {
+struct PartEvictor final : verbs::RegionEvictor {
+  bool evict_after(int) noexcept override {
     part.reset();
     fake::Nic::one().refuse_regions = 0;
     return true;
@@ -447,15 +447,15 @@ struct PartGiver final : verbs::RoomGiver {
 TEST(a_part_goes_back_while_the_device_registers) {
   Rig rig;
   verbs::ReceiveRegions regions(*rig.device);
-  PartGiver giver;
+  PartEvictor evictor;
   Part other;
-  ck_assert_int_eq(regions.take(4096, giver.part), 0);
-  rig.device->let_give_room(&giver);
+  ck_assert_int_eq(regions.take(4096, evictor.part), 0);
+  rig.device->set_evictor(&evictor);
   rig.nic.refuse_regions = ENOSPC;
   ck_assert_int_eq(regions.take(8192, other), 0);
   ck_assert(lies_in_its_region(rig, other, 8192));
   ck_assert_uint_eq(rig.nic.regions.size(), 1);
-  rig.device->let_give_room(nullptr);
+  rig.device->set_evictor(nullptr);
 }
 
 // --- where each use of memory is a registration of its own

@@ -226,13 +226,13 @@ class Drawn {
   }
   bool move(size_t from, size_t to) {
     Moving& next = moving[from][to];
-    if (next.under_way || next.lent() || next.begun == kTransfers || flows[from][to].over())
+    if (next.under_way || next.is_shared() || next.begun == kTransfers || flows[from][to].over())
       return false;
     auto mine = fake::counted([&] { return x_transports[from]->link_to(names[to]); });
-    auto lender = fake::counted([&] { return x_transports[to]->link_to(names[from]); });
-    if (!mine || !lender) return false;
+    auto owner = fake::counted([&] { return x_transports[to]->link_to(names[from]); });
+    if (!mine || !owner) return false;
     draw(next);
-    const bool ready = lend(next, **lender, to) && can_move(next, from);
+    const bool ready = share(next, **owner, to) && can_move(next, from);
     const int rc = ready ? begin(next, **mine, to) : -FI_EAGAIN;
     if (rc && rc != transport::kDone) return next.give_back(), false;
     next.under_way = true;
@@ -257,23 +257,23 @@ class Drawn {
     next.draw(way, reads, until_placed, length, of_gpu_here, x_random() % 4 == 0);
   }
   /// Shares the target memory of the next transfer with the peer.
-  bool lend(Moving& next, transport::Link& link, size_t lender) {
+  bool share(Moving& next, transport::Link& link, size_t owner) {
     if (next.way == Way::shared) {
       const auto access =
           next.reads ? transport::Access::remote_read : transport::Access::remote_write;
       const size_t length = next.there.iov_len;
-      GpuRegistrations& gpu = *x_adapters[lender].gpu;
+      GpuRegistrations& gpu = *x_adapters[owner].gpu;
       if (next.of_gpu(next.there) &&
-          !fake::counted([&] { return gpu.can_expose(&next.there, 1, access); }))
+          !fake::counted([&] { return gpu.can_share(&next.there, 1, access); }))
         return false;
       if (fake::counted([&] { return link.share(&next.there, 1, length, access, next.key); }))
         return false;
-      next.lender = &link;
+      next.owner = &link;
       return true;
     }
     transport::RegionRegistrar& registrar =
         next.of_gpu(next.there)
-            ? static_cast<transport::RegionRegistrar&>(*x_adapters[lender].gpu_registrar)
+            ? static_cast<transport::RegionRegistrar&>(*x_adapters[owner].gpu_registrar)
             : *link.optional().registrar;
     fake::counted([&] {
       try {

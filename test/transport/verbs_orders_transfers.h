@@ -46,7 +46,7 @@ struct Moving {
   Way way = Way::shared;
   iovec here{}, there{};
   transport::RemoteKey key;
-  transport::Link* lender = nullptr;  ///< owner of the shared memory
+  transport::Link* owner = nullptr;  ///< owner of the shared memory
   std::unique_ptr<transport::RegisteredRegion> region;
   bool under_way = false, reads = false, until_placed = false, honest = true;
   bool seen = false;  ///< the bytes were there when a later packet arrived
@@ -56,7 +56,7 @@ struct Moving {
   static bool of_gpu(const iovec& memory) {
     return softcuda_alias(memory.iov_base, memory.iov_len) != nullptr;
   }
-  bool lent() const { return lender || region; }
+  bool is_shared() const { return owner || region; }
   /// Prepares a transfer. `of_gpu_here` and `of_gpu_there` choose GPU memory at either end.
   void draw(Way by, bool to_read, bool placed, size_t length, bool of_gpu_here, bool of_gpu_there) {
     way = by;
@@ -70,7 +70,7 @@ struct Moving {
   }
   void give_back() {
     region.reset();
-    if (lender) (void)std::exchange(lender, nullptr)->revoke(key);
+    if (owner) (void)std::exchange(owner, nullptr)->revoke(key);
   }
   void on_done(int status, uint64_t next_packet) {
     honest = honest && under_way;

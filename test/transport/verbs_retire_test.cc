@@ -294,7 +294,7 @@ struct StandingStill final : util::Clock {
   const FakeClock& x_others;
 };
 
-constexpr verbs::Phase kReached[] = {verbs::Phase::agreed, verbs::Phase::closing,
+constexpr verbs::Phase kReached[] = {verbs::Phase::accept_sent, verbs::Phase::closing,
                                      verbs::Phase::making /* none: it is gone */};
 
 /// Endpoint a stands still after its look at the completion queues and before its look at the

@@ -34,7 +34,7 @@ TEST(what_is_given_back_is_deregistered) {
 }
 
 /// While the second use lasts, pages that only the first one covers may change.
-TEST(a_use_under_way_lends_its_region_to_no_other) {
+TEST(a_use_under_way_shares_its_region_with_no_other) {
   Rig rig;
   Registration first, second, third;
   ck_assert_int_eq(rig.acquire(0, 8, first), 0);

@@ -3,7 +3,7 @@
 
 #include "fake/captured_log.h"
 #include "transport/handshake_world.h"
-#include "transport/verbs/unlike_hosts.h"
+#include "transport/verbs/host_mismatch.h"
 
 /// Tests strangers with other keys, other versions, or invalid messages, and connections that never
 /// continue.

@@ -102,7 +102,7 @@ TEST(two_sides_that_flood_each_other_go_on) {
 }
 
 /// Shares memory of a with b and returns its remote key.
-RemoteKey exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
+RemoteKey shared_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
   RemoteKey remote_key;
   ck_assert_int_eq(two.pair.a_to_b().share(iov, count, length, access, remote_key), 0);
   return remote_key;
@@ -139,7 +139,7 @@ void moves(bool is_read, const Moves& how) {
     const iovec local[] = {{at_b.data(), size / 2}, {at_b.data() + size / 2, size - size / 2}};
     two.rig.cache.refuse = how.bounced;
     const RemoteKey remote_key =
-        exposed_at_a(two, remote, 2, size, is_read ? Access::remote_read : Access::remote_write);
+        shared_at_a(two, remote, 2, size, is_read ? Access::remote_read : Access::remote_write);
     two.rig.cache.refuse = how.bounce;
     Link& back = two.pair.b_to_a();
     const size_t dones = two.b().sink->dones.size();
@@ -215,7 +215,7 @@ TEST(small_packets_pass_while_large_transfers_run) {
   constexpr size_t kBytes = 64'000'000;
   std::vector<std::byte> source(kBytes), target(kBytes);
   const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
-  const RemoteKey remote_key = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
+  const RemoteKey remote_key = shared_at_a(two, &from, 1, kBytes, Access::remote_read);
   ck_assert_int_eq(two.pair.b_to_a().get({remote_key, 0, kBytes}, &to, 1, 1), 0);
   for (uint64_t i = 1; i <= 10; ++i)
     ck_assert_int_eq(two.pair.send(two.pair.b_to_a(), i, &i, 8), 0);
@@ -295,7 +295,7 @@ TEST(transfers_under_way_end_before_the_link_goes_down, 4) {
   const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
   two.rig.nic.flush = _i & 1;
   two.rig.cache.refuse = _i & 2;
-  const RemoteKey remote_key = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
+  const RemoteKey remote_key = shared_at_a(two, &from, 1, kBytes, Access::remote_read);
   for (uint64_t token = 1; token <= 5; ++token)
     ck_assert_int_eq(two.pair.b_to_a().get({remote_key, 0, kBytes}, &to, 1, token), 0);
   two.pair.poll();
@@ -355,7 +355,7 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   constexpr size_t kBytes = 4'000'000;
   std::vector<std::byte> source(kBytes), target(kBytes);
   const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
-  const RemoteKey at_a = exposed_at_a(two, &from, 1, kBytes, Access::remote_write);
+  const RemoteKey at_a = shared_at_a(two, &from, 1, kBytes, Access::remote_write);
   RemoteKey at_other;
   ck_assert_int_eq(third.share(&from, 1, kBytes, Access::remote_write, at_other), 0);
   for (int i = 0; i < 8; ++i) two.pair.poll();

@@ -208,7 +208,7 @@ TEST(each_cause_has_a_code_of_its_own) {
   for (size_t cause = 0; cause < size_t(Cause::count); ++cause)
     codes.insert(erdma::util::code_of(Cause(cause)));
   ck_assert_uint_eq(codes.size(), size_t(Cause::count));
-  ck_assert_str_eq(erdma::util::code_of(Cause::unlike_hosts), "E216");  // the last of the table
+  ck_assert_str_eq(erdma::util::code_of(Cause::host_mismatch), "E216");  // the last of the table
 }
 
 TEST(a_line_has_one_end_whatever_it_quotes) {

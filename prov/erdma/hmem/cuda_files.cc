@@ -132,7 +132,7 @@ int CudaFiles::map(const Held& physical, const void* near, Mapped& made) noexcep
   made.memory.base = base;
   rc = x_api.cuMemMap(base, made.memory.size, 0, physical.get(), 0);
   if (rc == kSuccess) {
-    const int refused = let_read(physical, near, made);
+    const int refused = set_access(physical, near, made);
     if (refused) unmap(made.memory);
     return refused;
   }
@@ -143,7 +143,7 @@ int CudaFiles::map(const Held& physical, const void* near, Mapped& made) noexcep
 /// Gives read and write access to the device that holds the memory, which executes copies to host
 /// memory, and to the device of `near`. Copies run in any thread that makes progress, so without
 /// `near` the owning device must have an active primary context.
-int CudaFiles::let_read(const Held& physical, const void* near, Mapped& made) noexcept {
+int CudaFiles::set_access(const Held& physical, const void* near, Mapped& made) noexcept {
   MemAllocationProperties properties{};
   if (!physical.properties(properties)) return -FI_EOPNOTSUPP;
   const Device owner = properties.location.id;

@@ -95,7 +95,7 @@ class CudaFiles {
 
   std::vector<Mapped>::iterator find(const IpcHandle& handle) noexcept;
   int map(const Held& physical, const void* near, Mapped& made) noexcept;
-  int let_read(const Held& physical, const void* near, Mapped& made) noexcept;
+  int set_access(const Held& physical, const void* near, Mapped& made) noexcept;
   void unmap(const IpcMemory& memory) noexcept;
   cuda_api::Result admit(Mapped& file, cuda_api::Device device) const noexcept;
   int refuse(const char* call, cuda_api::Result rc) noexcept;

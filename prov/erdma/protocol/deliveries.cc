@@ -170,7 +170,7 @@ void Deliveries::flush_or_finish(Delivery& delivery, int status) noexcept {
 }
 
 /// Ends a delivery: sends the fin and completes the receive. Every delivery ends here, or in
-/// orphan().
+/// cancel_all().
 void Deliveries::finish(Delivery& delivery, int status) noexcept {
   Peer& peer = *delivery.peer;
   if (delivery.linked()) delivery.unlink();
@@ -234,11 +234,11 @@ void Deliveries::revoke_memory(Peer& peer) noexcept {
     if (delivery->local.size) delivery->link->revoke(delivery->local);
 }
 
-void Deliveries::orphan(Peer& peer) noexcept {
-  for (auto* deliveries : {&peer.starting, &peer.active}) orphan(*deliveries);
+void Deliveries::cancel_all(Peer& peer) noexcept {
+  for (auto* deliveries : {&peer.starting, &peer.active}) cancel_all(*deliveries);
 }
 
-void Deliveries::orphan(PendingList<Delivery>& deliveries) noexcept {
+void Deliveries::cancel_all(PendingList<Delivery>& deliveries) noexcept {
   while (Delivery* delivery = deliveries.pop_front()) {
     Receive* const multi = delivery->multi;
     ErrorCompletion failed(delivery->context, delivery->completion_flags,
@@ -247,8 +247,8 @@ void Deliveries::orphan(PendingList<Delivery>& deliveries) noexcept {
     if (multi) failed.buffer = delivery->buffers.iov[0].iov_base;
     if (multi && ReceiveQueues::return_space(*multi)) failed.release_buffer();
     x_deliveries.release(*delivery);
-    x_queues.orphans.fail(failed);
-    if (multi) x_queues.retire(*multi, x_queues.orphans);
+    x_queues.default_sink.fail(failed);
+    if (multi) x_queues.retire(*multi, x_queues.default_sink);
   }
 }
 

@@ -67,7 +67,7 @@ class Deliveries {
   static void revoke_memory(Peer& peer) noexcept;
   /// Fails the peer's deliveries into a shared receive context, which outlives this engine: the
   /// user of the context waits for a completion of each.
-  void orphan(Peer& peer) noexcept;
+  void cancel_all(Peer& peer) noexcept;
 
   // For Delivery.
   int start(Delivery& delivery) noexcept;
@@ -80,7 +80,7 @@ class Deliveries {
                  const wire::MessageHeader& header) noexcept;
   void flush_or_finish(Delivery& delivery, int status) noexcept;
   static bool fail(PendingList<Delivery>& list, const transport::Link* link, int status) noexcept;
-  void orphan(PendingList<Delivery>& deliveries) noexcept;
+  void cancel_all(PendingList<Delivery>& deliveries) noexcept;
 
   Peers& x_peers;
   Controls& x_controls;

@@ -47,9 +47,9 @@ void tell_lost(const Peer& peer, const transport::Link& link, int status, Loss l
 /// Returns whether progress is due after this number of sends. If the last progress brought
 /// something, the application should first read its completions and post new receives: messages
 /// that are taken in before that are unexpected.
-bool looks_due(unsigned sends, unsigned limit, bool brought) noexcept {
+bool poll_due(unsigned sends, unsigned limit, bool made_progress) noexcept {
   constexpr unsigned kMostSends = 1024;
-  return sends >= (brought ? kMostSends : limit);
+  return sends >= (made_progress ? kMostSends : limit);
 }
 
 }  // namespace
@@ -88,8 +88,8 @@ int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
       ++x_sends_since_progress < kSendsPerProgress && x_messages.send_direct(args, peer))
     return 0;
   const bool has_no_room = Messages::goes_direct(args, peer);
-  if ((has_no_room && !x_brought) ||
-      looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
+  if ((has_no_room && !x_made_progress) ||
+      poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress))
     progress();
   if (Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer)) return 0;
   return post_slow(args, peer, nullptr);
@@ -99,7 +99,8 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) return x_peers.refusal(args.destination);
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
-  if (x_messages.must_poll() || looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
+  if (x_messages.must_poll() ||
+      poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress))
     progress();
   return post_slow(args, *peer, &sink);
 }
@@ -122,7 +123,7 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
   Peer* peer = x_peers.at(local.destination);
   if (!peer) return x_peers.refusal(local.destination);
   if (!x_one_sided) return -FI_EINVAL;
-  if (looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought)) progress();
+  if (poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress)) progress();
   if (!fits) return -FI_EMSGSIZE;
   const bool full = sends_full() && !(args.op == wire::Op::read && peer->itself);
   if (!full && x_rma.post(args, *peer, sink)) return 0;
@@ -155,21 +156,21 @@ int Engine::progress() noexcept {
   x_messages.polls();
   int steps = 0;
   for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
-  x_brought = steps > 0;
+  x_made_progress = steps > 0;
   if (x_peers.waiting().empty()) [[likely]]
     return steps;
-  return steps + work_off_all();
+  return steps + retry_all_pending();
 }
 
 /// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
 /// not left when it returns.
-int Engine::work_off_all() noexcept {
+int Engine::retry_all_pending() noexcept {
   auto& waiting = x_peers.waiting();
   int steps = 0;
   for (;;) {
     for (Peer *peer = waiting.front(), *next; peer; peer = next) {
       next = waiting.next(*peer);
-      steps += work_off(*peer);
+      steps += retry_pending(*peer);
     }
     if (!x_messages.must_poll()) return steps;
     x_messages.polls();
@@ -178,7 +179,7 @@ int Engine::work_off_all() noexcept {
 }
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.
-int Engine::work_off(Peer& peer) noexcept {
+int Engine::retry_pending(Peer& peer) noexcept {
   const bool room = start_all(peer.controls) && start_all(peer.starting) &&
                     start_all(peer.services) && start_all(peer.queued);
   const int executed = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
@@ -207,7 +208,7 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   wire::MessageHeader header;
   std::memcpy(&header, header_bytes, sizeof(header));
   asm volatile("" : "+m"(header));
-  Peer& peer = x_peers.behind(link);
+  Peer& peer = x_peers.peer_of(link);
   if (header.op == wire::Op::eager) [[likely]]
     return x_receives.on_eager(peer, link, header, payload, length);
   if (header.op == wire::Op::fragment)

@@ -89,8 +89,8 @@ class Engine final : public transport::Sink, PeerLoss {
   bool sends_full() const noexcept {
     return x_sends.in_use() + x_fast_rma.in_use() >= x_config.send_limit;
   }
-  int work_off(Peer& peer) noexcept;
-  int work_off_all() noexcept;
+  int retry_pending(Peer& peer) noexcept;
+  int retry_all_pending() noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;
   void on_one_sided(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
@@ -103,8 +103,8 @@ class Engine final : public transport::Sink, PeerLoss {
   const EngineConfig x_config;
   const std::vector<transport::Transport*> x_transports;
   unsigned x_sends_since_progress = 0;
-  bool x_brought = false;    ///< the last poll of the transports took at least one step
-  bool x_one_sided = false;  ///< enable_one_sided() was called
+  bool x_made_progress = false;  ///< the last poll of the transports took at least one step
+  bool x_one_sided = false;      ///< enable_one_sided() was called
   Peers x_peers;
   Controls x_controls{x_peers};
   Sends x_sends{x_config, x_peers};

@@ -55,7 +55,7 @@ class Peers {
   /// Why at() returned null: -FI_EINVAL if there is no such address, -FI_ENOMEM otherwise.
   int refusal(uint64_t fi_addr) const noexcept;
   /// The peer of a link, made if needed. Throws std::bad_alloc.
-  Peer& behind(transport::Link& link) {
+  Peer& peer_of(transport::Link& link) {
     auto* peer = static_cast<Peer*>(link.user);
     return peer ? *peer : adopt(link);
   }

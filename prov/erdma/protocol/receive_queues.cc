@@ -42,7 +42,7 @@ int ReceiveQueues::probe(const ReceiveArgs& args, Probe kind, const Peer* source
   Matcher& queues = matcher(args.tagged);
   UnexpectedEntry* entry = queues.find(source, args.tag, args.ignore);
   if (!entry) {
-    orphans.fail({args.context, args.completion_flags(), FI_ENOMSG, args.tag});
+    default_sink.fail({args.context, args.completion_flags(), FI_ENOMSG, args.tag});
     return 0;
   }
   auto& message = static_cast<Unexpected&>(*entry);
@@ -120,9 +120,9 @@ bool ReceiveQueues::cancel_in(Matcher& queues, const void* context) noexcept {
   if (receive.multi()) {
     receive.exhausted = true;
     receive.ended = -FI_ECANCELED;
-    retire(receive, orphans);
+    retire(receive, default_sink);
   } else {
-    fail(receive, -FI_ECANCELED, receive.sink_or(orphans));
+    fail(receive, -FI_ECANCELED, receive.sink_or(default_sink));
   }
   return true;
 }

@@ -45,7 +45,7 @@ constexpr bool is_claim(Probe kind) noexcept {
 /// context. Owns the receives; each message belongs to its engine. The caller holds the domain
 /// lock. Members are public for the engine's fast path.
 struct ReceiveQueues {
-  explicit ReceiveQueues(CompletionSink& sink) noexcept : orphans(sink) {}
+  explicit ReceiveQueues(CompletionSink& sink) noexcept : default_sink(sink) {}
   ReceiveQueues(const ReceiveQueues&) = delete;
   ReceiveQueues& operator=(const ReceiveQueues&) = delete;
 
@@ -104,7 +104,7 @@ struct ReceiveQueues {
   Matcher untagged;
   Unexpected* claimed = nullptr;
   size_t min_multi_recv = 64;
-  CompletionSink& orphans;  ///< for completions without a message
+  CompletionSink& default_sink;  ///< for completions without a message
 
  private:
   int claim(const ReceiveArgs& args, bool drop) noexcept;

@@ -163,7 +163,7 @@ bool Receives::fail(Peer& peer, const transport::Link* link, int status, bool se
 void Receives::leave_shared(Engine& engine) noexcept {
   if (!x_shared) return;
   x_shared->leave(engine, *this);
-  for (auto& [address, peer] : x_peers.all()) x_deliveries.orphan(*peer);
+  for (auto& [address, peer] : x_peers.all()) x_deliveries.cancel_all(*peer);
   x_peers.leave_shared();
   x_shared = nullptr;
   x_queues = &x_own;

@@ -132,7 +132,7 @@ struct Send final : Pending {
   bool fence = false;   ///< stays queued until no operation to the peer is in flight
   bool report = false;  ///< write a CQ entry
   bool injected = false;
-  bool owed = false;  ///< injected, and no link has taken it yet: counts for has_injected()
+  bool inject_pending = false;     ///< injected, and no link has taken it yet (has_injected())
   CompletionSink* sink = nullptr;  ///< where the operation completes
 };
 

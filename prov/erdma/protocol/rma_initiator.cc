@@ -190,7 +190,7 @@ int RmaInitiator::send_transfer(Send& send, bool shared, uint64_t* packet) noexc
 
 /// An injected operation has left this process, unless the target still has to read its bytes.
 void RmaInitiator::launched(Send& send, bool shared) noexcept {
-  if (!shared) sends.clear_owed(send);
+  if (!shared) sends.clear_inject_pending(send);
   send.one_sided->by_packets = true;
   ++send.peer->one_sided_packets;
   sends.fly(send);

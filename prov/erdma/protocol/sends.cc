@@ -48,8 +48,8 @@ Send* Sends::make(const SendArgs& args, Peer& peer, Initiator& initiator,
   send->wire_flags = uint8_t(args.wire_flags() | (args.until_delivered ? wire::kWantFin : 0));
   send->fence = args.fence;
   send->report = args.report;
-  send->injected = send->owed = args.inject;
-  if (send->owed) ++x_injected;
+  send->injected = send->inject_pending = args.inject;
+  if (send->inject_pending) ++x_injected;
   return send;
 }
 
@@ -74,9 +74,9 @@ void Sends::queue_first(Send& send) noexcept {
   x_peers.backlog(*send.peer);
 }
 
-void Sends::clear_owed(Send& send) noexcept {
-  if (send.owed) --x_injected;
-  send.owed = false;
+void Sends::clear_inject_pending(Send& send) noexcept {
+  if (send.inject_pending) --x_injected;
+  send.inject_pending = false;
 }
 
 // --- the end ------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ void Sends::fail(Send& send, int status) noexcept {
 
 void Sends::drop(Send& send) noexcept {
   if (send.linked()) send.unlink();
-  clear_owed(send);
+  clear_inject_pending(send);
   if (send.one_sided) send.initiator->forget(send);
   x_sends.release(send);
 }

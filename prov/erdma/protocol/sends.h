@@ -53,7 +53,7 @@ class Sends {
   /// Queues the send again, before all others.
   void queue_first(Send& send) noexcept;
   /// The link has taken an injected send: has_injected() no longer counts it.
-  void clear_owed(Send& send) noexcept;
+  void clear_inject_pending(Send& send) noexcept;
   /// Completes a send. Every send that was begun ends here.
   void finish(Send& send, int status) noexcept;
   /// Releases a send without a completion: one that was made and not begun.
@@ -92,7 +92,7 @@ class Sends {
   const EngineConfig& x_config;
   Peers& x_peers;
   util::Pool<Send> x_sends;
-  size_t x_injected = 0;  ///< sends that are `owed`
+  size_t x_injected = 0;  ///< sends that are `inject_pending`
 };
 
 }  // namespace erdma::protocol

@@ -20,9 +20,9 @@ class Engine;
 /// matching only; no packet is sent to it.
 class SharedReceives {
  public:
-  /// `orphans` gets the completions that belong to no engine's message: cancelled receives, and
-  /// probes that found nothing.
-  explicit SharedReceives(CompletionSink& orphans) noexcept : x_queues(orphans) {}
+  /// `default_sink` gets the completions that belong to no engine's message: cancelled receives,
+  /// and probes that found nothing.
+  explicit SharedReceives(CompletionSink& default_sink) noexcept : x_queues(default_sink) {}
 
   /// As Engine::post_receive(). -FI_ENOAV: a receive that names a source, while the context has no
   /// engine. Sets `matched` if a message was there already; its engine may then have packets to

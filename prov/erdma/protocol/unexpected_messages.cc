@@ -117,12 +117,12 @@ void UnexpectedMessages::release(Unexpected& message) noexcept {
 
 void UnexpectedMessages::discard(Unexpected& message) noexcept {
   Peer& peer = *message.peer;
-  const bool owed =
+  const bool answer_due =
       message.header.op == wire::Op::rts || (message.header.flags & wire::kWantFin) != 0;
   const wire::RequestId sender{message.header.index, message.header.generation};
   if (message.arrival)
     message.arrival->message = nullptr;  // its last fragment answers
-  else if (owed && message.status == 0)
+  else if (answer_due && message.status == 0)
     x_controls.send_fin(peer, sender, 0);
   release(message);
 }

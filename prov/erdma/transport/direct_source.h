@@ -34,7 +34,7 @@ struct FlushTarget {
 class DirectSource {
  public:
   /// True: every piece is device memory that Link::share() can name.
-  virtual bool can_expose(const iovec* memory, size_t count, Access access) noexcept = 0;
+  virtual bool can_share(const iovec* memory, size_t count, Access access) noexcept = 0;
   /// True: every piece is device memory into which Link::get() (`inbound`), or from which put(),
   /// can move the bytes that the peer has shared.
   virtual bool can_move(const iovec* memory, size_t count, const RemoteKey& remote,

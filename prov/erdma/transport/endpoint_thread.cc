@@ -79,7 +79,7 @@ int EndpointThread::serve(int most, int timeout_ms) noexcept {
 void EndpointThread::dispatch(uint64_t event) {
   if (event != kOrders) return x_work.on_event(event);
   x_bell.drain();
-  x_work.on_orders();
+  x_work.on_commands();
 }
 
 int EndpointThread::timeout_ms() const noexcept {

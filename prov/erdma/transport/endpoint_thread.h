@@ -14,18 +14,18 @@
 namespace erdma::transport {
 
 /// The background thread of one endpoint of a transport. It serves the descriptors that the
-/// endpoint's connector watches, the orders of other threads, and deadlines. Between these it
+/// endpoint's connector watches, the commands of other threads, and deadlines. Between these it
 /// sleeps in epoll.
 ///
-/// Orders are in a Mailbox<Order, util::EventFd> whose bell is bell(): on_orders() arms the mailbox
-/// and then takes the orders.
+/// Commands are in a Mailbox<Command, util::EventFd> whose bell is bell(): on_commands() arms the
+/// mailbox and then takes the commands.
 class EndpointThread {
  public:
   /// The work of the connector; the thread makes all these calls. A std::bad_alloc ends one call
   /// and is logged, so that lack of memory for one connection does not end the others.
   class Work {
    public:
-    virtual void on_orders() = 0;               ///< the bell rang
+    virtual void on_commands() = 0;             ///< the bell rang
     virtual void on_event(uint64_t event) = 0;  ///< the descriptor watched as `event` is ready
     virtual void on_time() = 0;                 ///< after each round of events
     /// Latest time for the next on_time(), in nanoseconds of the clock; UINT64_MAX: no deadline.
@@ -45,7 +45,7 @@ class EndpointThread {
   [[nodiscard]] int open() noexcept;
   /// 0 or a negative errno, logged. `name` as util::Thread has it.
   [[nodiscard]] int start(const char* name) noexcept;
-  /// Ends the thread. Orders that it has not taken stay in their mailbox.
+  /// Ends the thread. Commands that it has not taken stay in their mailbox.
   void stop() noexcept;
   /// For a forked child, where the thread does not exist: closes the descriptors. After start() the
   /// child may call neither stop() nor the destructor.

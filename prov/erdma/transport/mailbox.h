@@ -14,7 +14,7 @@
 namespace erdma::transport {
 
 /// Messages from any thread to the one thread that takes them. An endpoint has two such mailboxes:
-/// mail from its connector to the polling thread, and orders from the polling thread to the
+/// mail from its connector to the polling thread, and commands from the polling thread to the
 /// connector.
 ///
 /// pending() is one relaxed load. Before it sleeps, the taking thread calls arm(); then the next

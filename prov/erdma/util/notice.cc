@@ -43,7 +43,7 @@ constexpr unsigned most_lines(Cause cause) noexcept {
     case Cause::locked_memory:
     case Cause::gpu_staged:
     case Cause::gpu_refused:
-    case Cause::unlike_hosts:
+    case Cause::host_mismatch:
       return kMostLines;
     case Cause::peer_lost:
     case Cause::lost_messages:

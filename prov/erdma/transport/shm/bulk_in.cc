@@ -68,7 +68,7 @@ bool BulkIn::ready() noexcept {
   size_t used = 0;
   for (Transfer* transfer = x_running.front(); transfer;
        transfer = x_running.next(*transfer), ++used)
-    if (x_generations.ready(*transfer)) return true;
+    if (x_transfers.ready(*transfer)) return true;
   return used < kTickets && !x_queued.empty();
 }
 
@@ -76,8 +76,8 @@ bool BulkIn::quiesce(uint64_t group) noexcept {
   bool written = false;
   for (Transfer* transfer = x_running.front(); transfer; transfer = x_running.next(*transfer)) {
     if (!is_of(group, *transfer)) continue;
-    x_generations.close_claims(*transfer);
-    written = written || x_generations.sender_writes(*transfer);
+    x_transfers.close_claims(*transfer);
+    written = written || x_transfers.sender_writes(*transfer);
   }
   return !written;
 }
@@ -108,7 +108,7 @@ void BulkIn::activate() noexcept {
 }
 
 int BulkIn::step(Transfer& transfer, Budget& budget) noexcept {
-  const int steps = x_generations.step(transfer, budget);
+  const int steps = x_transfers.step(transfer, budget);
   const bool over = transfer.state.mode == Mode::none && transfer.lefts == 0;
   if (!over && transfer.status == 0) return steps;
   finish(transfer, transfer.status);
@@ -116,7 +116,7 @@ int BulkIn::step(Transfer& transfer, Budget& budget) noexcept {
 }
 
 void BulkIn::finish(Transfer& transfer, int status) noexcept {
-  x_generations.abandon(transfer);
+  x_transfers.abandon(transfer);
   x_ticket_used[transfer.ticket] = false;
   // The region is being revoked, or the sender is ending the link; mail will report that.
   transfer.status = transfer.remote.region && status == -FI_ECANCELED ? -FI_EBUSY : status;

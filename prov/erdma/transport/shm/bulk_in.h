@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "transport/shm/bulk.h"
-#include "transport/shm/bulk_generation.h"
+#include "transport/shm/bulk_transfers.h"
 #include "util/intrusive_list.h"
 #include "util/pool.h"
 
@@ -20,7 +20,7 @@ class BulkIn {
   BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender, const Options& options,
          const CoreSharing& core, Counters& counters, const util::Clock& clock) noexcept
       : x_backing(memory),
-        x_generations(shared, memory, calls, sender, options, core, counters, clock) {}
+        x_transfers(shared, memory, calls, sender, options, core, counters, clock) {}
 
   /// Begins to copy `length` bytes of the sender's shared memory. Any number of transfers may be
   /// queued; a few run at a time. Transfers of one `group` can be ended apart from the others. 0,
@@ -54,7 +54,7 @@ class BulkIn {
   void finish(Transfer& transfer, int status) noexcept;
 
   BulkMemory& x_backing;
-  Generations x_generations;
+  BulkTransfers x_transfers;
   util::Pool<Transfer, 4> x_pool;
   util::IntrusiveList<Transfer> x_queued, x_running, x_finished;  ///< each in order of start()
   size_t x_live = 0;  ///< number of transfers in all three lists

@@ -200,7 +200,7 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
   const size_t pieces =
       hmem::slice(shared.iov, shared.count, joined.base, shared.length - joined.base, ours);
   int steps = 0;
-  Whose whose = Whose::peers;  // concerns the receiver alone: if it is dead, nothing is reported
+  Target target = Target::peer;  // concerns the receiver alone: if it is dead, nothing is reported
   while (budget.chunk_left()) {
     if (!may(call)) {
       if (joined.state.mode == Mode::write_only) stop(ticket, EPERM);
@@ -212,7 +212,7 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
     const uint64_t begin = joined.range.begin + uint64_t(index) * joined.chunk;
     const auto length = size_t(std::min<uint64_t>(joined.chunk, joined.range.end - begin));
     const int error = move_by_cma(x_calls, call, x_peer, {ours, pieces}, {joined.iov, joined.iovs},
-                                  begin, length, moved, whose);
+                                  begin, length, moved, target);
     budget.spend_chunk(length);
     if (error != 0) {
       if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);

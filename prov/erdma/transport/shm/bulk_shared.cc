@@ -100,7 +100,7 @@ namespace {
 /// Reads the peer's memory and then its nonce in one call, because one call addresses one process.
 /// Only the requested bytes count in the return value.
 ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_t heres,
-                        iovec* there, size_t theres, size_t length, Whose& whose) noexcept {
+                        iovec* there, size_t theres, size_t length, Target& target) noexcept {
   uint64_t nonce = 0;
   here[heres] = {&nonce, sizeof nonce};
   there[theres] = {remote_address(peer.identity.nonce_address), sizeof nonce};
@@ -108,14 +108,14 @@ ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_
   if (count <= 0) return count;
   const bool whole = size_t(count) == length + sizeof nonce;
   if (!whole || nonce != peer.identity.nonce)
-    whose = std::max(whose, whole ? Whose::strangers : Whose::unknown);
+    target = std::max(target, whole ? Target::other_process : Target::unknown);
   return std::min(count, ssize_t(length));
 }
 
 }  // namespace
 
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
-                uint64_t offset, size_t length, uint64_t& moved, Whose& whose) noexcept {
+                uint64_t offset, size_t length, uint64_t& moved, Target& target) noexcept {
   iovec here[kMaxIov + 1];
   iovec there[kMaxIov + 1];
   unsigned retries = 0;
@@ -126,11 +126,11 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
     const size_t theres = hmem::slice(remote.iov, remote.count, offset, length, there);
     ssize_t count = 0;
     if (proves) {
-      count = read_with_nonce(calls, peer, here, heres, there, theres, length, whose);
+      count = read_with_nonce(calls, peer, here, heres, there, theres, length, target);
       // the peer has exited, and its pid belongs to another process
-      if (whose == Whose::strangers) return ESRCH;
+      if (target == Target::other_process) return ESRCH;
     } else {
-      whose = std::max(whose, Whose::unknown);
+      target = std::max(target, Target::unknown);
       count = call == CmaCall::read ? calls.readv(peer.pid, here, heres, there, theres)
                                     : calls.writev(peer.pid, here, heres, there, theres);
     }

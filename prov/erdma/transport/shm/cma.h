@@ -71,8 +71,8 @@ struct CmaVerdict {
   bool reported = false;  ///< the refusal is in the log, or is not worth a line
 };
 
-/// Whose memory a call by pid was on, as far as the call itself tells.
-enum class Whose : uint8_t { peers, unknown, strangers };
+/// The process whose memory a call by pid accessed, as far as the call itself tells.
+enum class Target : uint8_t { peer, unknown, other_process };
 
 inline constexpr uint32_t kScratchWords = 256;
 
@@ -89,8 +89,8 @@ struct CmaPeer {
   /// Ask may_be_called() before each call, was_called() after those that succeeded; see PeerLife.
   bool may_be_called() const noexcept { return !life || life->may_be_called(); }
   bool was_called() const noexcept { return !life || life->was_called(); }
-  bool was_called(Whose whose) const noexcept {
-    return whose == Whose::peers || (whose == Whose::unknown && was_called());
+  bool was_called(Target target) const noexcept {
+    return target == Target::peer || (target == Target::unknown && was_called());
   }
   bool suspended() const noexcept { return life && life->suspended(); }
 };

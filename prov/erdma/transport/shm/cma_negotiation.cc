@@ -41,8 +41,8 @@ bool CmaNegotiation::may_trace(const PeerProcess& process) const noexcept {
 void CmaNegotiation::on_admit(Connection& connection) {
   PeerProcess& process = *connection.process;
   if (may_trace(process)) return answer_admission(connection);
-  process.admission_owed = true;
-  if (std::exchange(x_owed_logged, true)) return;
+  process.admission_due = true;
+  if (std::exchange(x_due_logged, true)) return;
   ERDMA_INFO(
       EP_CTRL,
       "process %d (%s) asks to trace this one, for CMA under ptrace_scope 1: it may do so as soon "
@@ -54,16 +54,16 @@ void CmaNegotiation::on_admit(Connection& connection) {
 void CmaNegotiation::on_trust(const util::SocketAddress& peer) {
   x_addressed.insert(peer);
   for (const auto& [id, process] : x_connections.processes()) {
-    if (!process->admission_owed || !may_trace(*process)) continue;
+    if (!process->admission_due || !may_trace(*process)) continue;
     for (Connection* connection : process->connections)
-      if (process->admission_owed && connection->state == ConnectionState::up)
+      if (process->admission_due && connection->state == ConnectionState::up)
         answer_admission(*connection);
   }
 }
 
 void CmaNegotiation::answer_admission(Connection& connection) noexcept {
   PeerProcess& process = *connection.process;
-  process.admission_owed = false;
+  process.admission_due = false;
   const pid_t requester = process.cma.pid;
   const ConnectorConfig& config = x_connections.config;
   (void)send_control(

@@ -32,7 +32,7 @@ class CmaNegotiation {
   void post_verdict(Connection& connection);
 
   Connections& x_connections;
-  bool x_owed_logged = false;
+  bool x_due_logged = false;
   std::unordered_set<util::SocketAddress, util::SocketAddressHash> x_addressed;  ///< trusted
 };
 

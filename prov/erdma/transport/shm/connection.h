@@ -33,7 +33,7 @@ struct PeerProcess {
   bool admission_asked = false;
   bool admission_answered = false;
   /// It asked for admission, but the application has not addressed it yet.
-  bool admission_owed = false;
+  bool admission_due = false;
   uint8_t proofs_asked = 0;
   bool proof_pending = false;
   uint32_t mark = 0;  ///< the value that the proof must report
@@ -45,7 +45,7 @@ struct ConnectRequest {
   ShmLink* link = nullptr;
   uint32_t attempt = 0;
   util::SocketAddress address;
-  bool patient = false;  ///< the peer may still be starting
+  bool retry_refused = false;  ///< the peer may still be starting
 };
 
 enum class ConnectionState : uint8_t {

@@ -17,7 +17,7 @@ util::Result<std::unique_ptr<Connector>> Connector::start(const ConnectorConfig&
   std::unique_ptr<Connector> connector(new Connector(config));
   if (const int rc = connector->x_thread.open()) return rc;
   if (const int rc = connector->x_listener.bind(connector->x_connections.config.name)) return rc;
-  connector->x_orders.arm();
+  connector->x_commands.arm();
   // The endpoint also works if this fails.
   if (const int questions = config.options.questions; questions >= 0)
     (void)connector->x_thread.watch(questions, event_of(kQuestion, 0), EPOLLIN | EPOLLET);
@@ -37,11 +37,11 @@ void Connector::abandon() noexcept {
 }
 
 int Connector::connect(const ConnectRequest& request) noexcept {
-  return x_orders.try_post({Order::Type::connect, request});
+  return x_commands.try_post({Command::Type::connect, request});
 }
 
 int Connector::trust(const util::SocketAddress& peer) noexcept {
-  return x_orders.try_post({Order::Type::trust, {nullptr, 0, peer, false}});
+  return x_commands.try_post({Command::Type::trust, {nullptr, 0, peer, false}});
 }
 
 void Connector::close(const std::shared_ptr<Connection>& connection, int status) noexcept {
@@ -51,42 +51,42 @@ void Connector::close(const std::shared_ptr<Connection>& connection, int status)
   // into the peer's memory. For an inbound channel this side waits until the peer tells the same.
   if (connection->process) (void)send_control(connection->socket, ControlType::bye, status);
   ::shutdown(connection->socket.get(), connection->outbound ? SHUT_RDWR : SHUT_WR);
-  if (x_orders.try_post({Order::Type::close, {}, connection})) x_orders.ask();
+  if (x_commands.try_post({Command::Type::close, {}, connection})) x_commands.ask();
 }
 
 void Connector::stop_listening() noexcept {
   x_connections.closing = true;
-  if (x_orders.try_post({Order::Type::stop_listening})) x_orders.ask();
+  if (x_commands.try_post({Command::Type::stop_listening})) x_commands.ask();
 }
 
-void Connector::on_orders() {
-  x_orders.arm();
-  if (x_orders.take_question()) obey_flags();
-  for (Order& order : x_orders.take()) {
-    if (guarded("connecting", [&] { obey(order); })) continue;
-    if (order.type == Order::Type::connect)
-      x_handshake.fail(order.request, -FI_ENOMEM);
+void Connector::on_commands() {
+  x_commands.arm();
+  if (x_commands.take_question()) execute_flags();
+  for (Command& command : x_commands.take()) {
+    if (guarded("connecting", [&] { execute(command); })) continue;
+    if (command.type == Command::Type::connect)
+      x_handshake.fail(command.request, -FI_ENOMEM);
     else
-      x_orders.post(std::move(order));  // try again, since no other part learns of the failure
+      x_commands.post(std::move(command));  // try again, since no other part learns of the failure
   }
 }
 
-/// An order to close found no memory. Flags of what is to be closed say the same.
-void Connector::obey_flags() noexcept {
+/// A command to close found no memory. Flags of what is to be closed say the same.
+void Connector::execute_flags() noexcept {
   if (x_connections.closing) x_listener.close();
   while (const auto connection = x_connections.closed_here()) x_quarantine.on_closed(*connection);
 }
 
-void Connector::obey(const Order& order) {
-  switch (order.type) {
-    case Order::Type::close:
-      return x_quarantine.on_closed(*order.connection);
-    case Order::Type::trust:
-      return x_negotiation.on_trust(order.request.address);
-    case Order::Type::stop_listening:
+void Connector::execute(const Command& command) {
+  switch (command.type) {
+    case Command::Type::close:
+      return x_quarantine.on_closed(*command.connection);
+    case Command::Type::trust:
+      return x_negotiation.on_trust(command.request.address);
+    case Command::Type::stop_listening:
       return x_listener.close();
-    case Order::Type::connect:
-      return x_handshake.begin(order.request);
+    case Command::Type::connect:
+      return x_handshake.begin(command.request);
   }
 }
 

@@ -43,16 +43,16 @@ class Connector final : private EndpointThread::Work {
   bool step() noexcept { return x_thread.step(); }
 
  private:
-  struct Order {
+  struct Command {
     enum class Type : uint8_t { connect, trust, close, stop_listening } type;
     ConnectRequest request = {};
     std::shared_ptr<Connection> connection = nullptr;
   };
 
   explicit Connector(const ConnectorConfig& config);
-  void on_orders() override;
-  void obey(const Order& order);
-  void obey_flags() noexcept;
+  void on_commands() override;
+  void execute(const Command& command);
+  void execute_flags() noexcept;
   void on_event(uint64_t event) override;
   void on_readable(Connection& connection);
   void on_time() override;
@@ -65,7 +65,7 @@ class Connector final : private EndpointThread::Work {
   Handshake x_handshake{x_connections, x_negotiation, x_control, x_quarantine};
   Listener x_listener;
   EndpointThread x_thread;
-  Mailbox<Order, util::EventFd> x_orders{x_thread.bell()};
+  Mailbox<Command, util::EventFd> x_commands{x_thread.bell()};
 };
 
 }  // namespace erdma::transport::shm

@@ -99,19 +99,19 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   peer_gate.belongs_to(region.link);
   if (!peer_gate.enter()) return -FI_EBUSY;
   int error = 0;
-  Whose whose = Whose::peers;
+  Target target = Target::peer;
   if (remote.length <= kAtOnce) {
     const iovec there{remote_address(region.address + remote.offset), remote.length};
     error = move_by_cma(
         x_calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
-        call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, whose);
+        call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, target);
   }
   peer_gate.leave();
   if (remote.length > kAtOnce)
     return x_in->access(call, region, remote.offset, local, count, remote.length, token);
   // While the pid may belong to another process, it is unknown whose memory was accessed: the link
   // will end.
-  if (error == ESRCH || (error == 0 && !x_peer.was_called(whose))) return -FI_EBUSY;
+  if (error == ESRCH || (error == 0 && !x_peer.was_called(target))) return -FI_EBUSY;
   if (error == 0) return x_counters.region_bytes += remote.length, kDone;
   if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
   return -FI_EOPNOTSUPP;

@@ -82,9 +82,10 @@ void Handshake::connect_once(Connection& connection) {
     const int status = socket.error();
     const bool soon = status == -FI_EAGAIN;  // the listener's queue is full, so it exists
     if (soon || status == -FI_ECONNREFUSED)
-      return retry_or_fail(
-          connection, -FI_ECONNREFUSED,
-          soon || connection.request.patient ? x_connections.config.options.connect_timeout_ns : 0);
+      return retry_or_fail(connection, -FI_ECONNREFUSED,
+                           soon || connection.request.retry_refused
+                               ? x_connections.config.options.connect_timeout_ns
+                               : 0);
     ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n",
                connection.request.address.to_string().c_str(), util::ErrorText(-status).c_str(),
                remedy(status));
@@ -165,7 +166,7 @@ void Handshake::on_hello(Connection& connection) {
 void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   const char* why = nullptr;
   util::Fd back;
-  if (x_quarantine.crowded(name_of(theirs)))
+  if (x_quarantine.at_limit(name_of(theirs)))
     return refuse(connection, "it has ended many connections and closed none of them");
   const int owned = check_name(connection, name_of(theirs), theirs.nonce, back);
   if (owned == -FI_ECONNREFUSED) {

@@ -54,7 +54,7 @@ int InChannel::drain(Sink& sink) noexcept {
         if (then == Next::wait || left) break;
         if (then == Next::broken)
           x_context.ends.break_link(x_link, "its ring holds an invalid entry");
-        x_brought = x_brought || count;
+        x_delivered = x_delivered || count;
         return int(count + 1);
       }
       ++count;
@@ -70,7 +70,7 @@ int InChannel::drain(Sink& sink) noexcept {
     if (!hot()) x_context.channels.watch(*this);
   }
   if (ring.unpublished()) publish(ring);
-  x_brought = x_brought || count;
+  x_delivered = x_delivered || count;
   x_last_active = x_context.channels.count_entries(count);
   return int(count);
 }
@@ -159,7 +159,7 @@ InChannel::Next InChannel::on_write_entry(const RingEntry& entry, Sink& sink) {
   return taken == Taken::yes ? Next::more : taken == Taken::later ? Next::later : Next::broken;
 }
 
-bool InChannel::sends_a_lot(int count) noexcept {
+bool InChannel::should_promote(int count) noexcept {
   if (uint32_t(count) < x_until_promotion) {
     x_until_promotion -= uint32_t(count);
     return false;
@@ -214,7 +214,7 @@ int InChannel::access(CmaCall call, const SharedRegion& region, uint64_t offset,
 
 bool InChannel::sender_left() const noexcept {
   const ColdPlace& place = x_connection->place;
-  return look_after_reading(place.chunk->controls[place.index].left) == uint32_t(Leave::yes);
+  return look_after_reading(place.chunk->controls[place.index].left) == uint32_t(SenderState::left);
 }
 
 // A dead peer may have claimed chunks that it never reports as written; its writes ended with it.

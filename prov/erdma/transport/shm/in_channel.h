@@ -46,7 +46,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   /// Gives the sender a hot ring. 0 or negative errno.
   int grant_hot() noexcept;
   /// `count` entries came through the cold ring. True: often enough that a hot ring pays.
-  bool sends_a_lot(int count) noexcept;
+  bool should_promote(int count) noexcept;
   /// There is no memory for a hot ring: ask again later, after a longer pause each time.
   void put_off_promotion() noexcept;
   void ask_to_demote() noexcept;
@@ -54,7 +54,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   bool demoting() const noexcept { return x_demoting; }
   uint64_t last_active() const noexcept { return x_last_active; }
   /// Something has arrived or is about to arrive.
-  bool in_use() const noexcept { return x_brought || ready() || (x_bulk && x_bulk->active()); }
+  bool in_use() const noexcept { return x_delivered || ready() || (x_bulk && x_bulk->active()); }
 
   // As in InBulk.
   int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length, uint64_t token,
@@ -115,8 +115,8 @@ class InChannel final : public util::ListHook<BulkInTag> {
   RingReceiver* x_current;
   Intake x_intake = Intake::open;
   bool x_demoting = false;
-  bool x_left = false;     ///< a drain() since the last clear left an entry that it could not take
-  bool x_brought = false;  ///< an entry was delivered
+  bool x_left = false;  ///< a drain() since the last clear left an entry that it could not take
+  bool x_delivered = false;  ///< an entry was delivered
   LinkContext& x_context;
   ShmLink& x_link;
   uint64_t x_last_active = 0;

@@ -44,7 +44,7 @@ int InChannels::drain(Chunk& chunk, Sink& sink) noexcept {
     moved += count;
     if (!count || channel->hot()) continue;
     again |= uint64_t(1) << index;
-    if (channel->sends_a_lot(count)) promote(*channel);
+    if (channel->should_promote(count)) promote(*channel);
   }
   x_chunks[at].again |= again;
   return moved;

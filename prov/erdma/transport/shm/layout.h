@@ -54,9 +54,9 @@ enum class Kind : uint8_t {
 inline constexpr Kind kBroken = Kind(0xff);
 
 /// How far the sender has given up its channel.
-enum class Leave : uint32_t {
-  no,
-  yes,         ///< the sender has its memory back
+enum class SenderState : uint32_t {
+  sending,
+  left,        ///< the sender has its memory back
   sends_none,  ///< no entry follows those that are there
 };
 
@@ -64,7 +64,7 @@ enum class Leave : uint32_t {
 struct alignas(kLine / 2) ColdControl {
   std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; written by the receiver
   std::atomic<uint32_t> waiting;   ///< the sender sleeps and wants a wake-up once something moves
-  std::atomic<uint32_t> left;      ///< a Leave
+  std::atomic<uint32_t> left;      ///< a SenderState
   std::atomic<uint64_t> revocations;  ///< of memory shared with the sender (region_gate.h)
   std::atomic<uint32_t> inside;       ///< the sender accesses such memory
   std::atomic<uint32_t> help;  ///< the sender wants help with such an access: see its tickets

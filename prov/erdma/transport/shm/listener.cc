@@ -68,7 +68,7 @@ void Listener::accept() {
     util::Fd socket(accept4(x_socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       x_exhaustion_logged = false;
-      let_in(std::move(socket));
+      admit(std::move(socket));
     } else if (errno == EAGAIN) {
       return;
     } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -82,7 +82,7 @@ void Listener::accept() {
   }
 }
 
-void Listener::let_in(util::Fd socket) {
+void Listener::admit(util::Fd socket) {
   const uint64_t now = x_connections.config.clock->now();
   const Credentials peer = peer_credentials(socket.get());
   if (peer.uid != geteuid()) {

@@ -28,7 +28,7 @@ class Listener {
  private:
   void listen() noexcept { (void)x_thread.watch(x_socket.get(), event_of(kListener, 0)); }
   void pause(uint64_t nanoseconds) noexcept;
-  void let_in(util::Fd socket);
+  void admit(util::Fd socket);
 
   Connections& x_connections;
   EndpointThread& x_thread;

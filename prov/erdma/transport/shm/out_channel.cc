@@ -37,7 +37,7 @@ void OutChannel::begin(std::shared_ptr<Connection> connection, Memfd chunk, uint
 void OutChannel::stop() noexcept {
   x_ring = nullptr;
   if (x_up && !std::exchange(x_stopped, true))
-    store_release(control().left, uint32_t(Leave::sends_none));
+    store_release(control().left, uint32_t(SenderState::sends_none));
 }
 
 void OutChannel::end() noexcept {
@@ -116,7 +116,7 @@ void OutChannel::attach_bulk(Memfd segment) noexcept {
 
 // The memory through which both sides copy arrives by way of the connection thread. That thread may
 // wait for the core on which this thread spins: under a real-time policy for a whole time slice.
-void OutChannel::let_bulk_arrive() noexcept {
+void OutChannel::wait_for_bulk_memory() noexcept {
   if (x_bulk->attached() || x_yields == kBulkYields) return;
   if (++x_bulk_polls % kPollsPerYield != 0) return;
   ++x_yields;
@@ -124,7 +124,7 @@ void OutChannel::let_bulk_arrive() noexcept {
 }
 
 int OutChannel::poll_bulk() noexcept {
-  let_bulk_arrive();
+  wait_for_bulk_memory();
   const int steps = x_bulk->poll();
   if (steps) wake();
   return steps;

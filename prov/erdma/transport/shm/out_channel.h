@@ -36,7 +36,9 @@ class OutChannel {
   /// Sends nothing more, and tells the receiver.
   void stop() noexcept;
   /// After stop() and before any completion reports it: from now on the shared memory may change.
-  void announce_end() const noexcept { tell_before_reuse(control().left, uint32_t(Leave::yes)); }
+  void announce_end() const noexcept {
+    tell_before_reuse(control().left, uint32_t(SenderState::left));
+  }
   void end() noexcept;
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
 
@@ -90,7 +92,7 @@ class OutChannel {
   ColdControl& control() const noexcept { return chunk().controls[x_index]; }
   void show_news() const noexcept { or_release(chunk().ready, uint64_t(1) << x_index); }
   void use_ring() noexcept;
-  void let_bulk_arrive() noexcept;
+  void wait_for_bulk_memory() noexcept;
 
   // Members that send() uses.
   RingSender* x_ring = nullptr;

@@ -47,7 +47,7 @@ void Quarantine::on_sender_done(Connection& connection) noexcept {
   x_connections.config.rings->release(connection.place);
 }
 
-bool Quarantine::crowded(const util::SocketAddress& name) const noexcept {
+bool Quarantine::at_limit(const util::SocketAddress& name) const noexcept {
   const util::SocketAddress address = x_connections.canonical(name);
   size_t count = 0;
   for (const auto& [id, process] : x_connections.processes())

@@ -22,7 +22,7 @@ class Quarantine {
   /// The sender writes no more.
   void on_sender_done(Connection& connection) noexcept;
   /// True if so many connections of this name are not closed that it is refused further ones.
-  bool crowded(const util::SocketAddress& name) const noexcept;
+  bool at_limit(const util::SocketAddress& name) const noexcept;
 
  private:
   Connections& x_connections;

@@ -26,7 +26,7 @@ struct WriteEntry {
 };
 static_assert(sizeof(WriteEntry) == kHeaderBytes);
 
-bool copy_exposure(const RingEntry& entry, RemoteKey& remote_key) noexcept {
+bool copy_key(const RingEntry& entry, RemoteKey& remote_key) noexcept {
   if (entry.length > RemoteKey::kMaxBytes) return false;
   remote_key.size = uint8_t(entry.length);
   std::memcpy(remote_key.bytes, entry.payload, entry.length);
@@ -112,13 +112,13 @@ RemoteWrites::Taken RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) {
     return Taken::yes;
   }
   if (entry.kind == Kind::write_target) {
-    x_is_named = copy_exposure(entry, x_named);
+    x_is_named = copy_key(entry, x_named);
     return x_is_named ? Taken::yes : Taken::invalid;
   }
   RemoteKey source;
   WriteEntry header;
   std::memcpy(static_cast<void*>(&header), entry.header, sizeof(header));
-  if (!x_is_named || !copy_exposure(entry, source)) return Taken::invalid;
+  if (!x_is_named || !copy_key(entry, source)) return Taken::invalid;
   // No honest peer has more writes under way than it can share memory for.
   if (x_served + x_replies.size() >= kMaxShared) return Taken::invalid;
   x_replies.reserve(std::bit_ceil(x_served + x_replies.size() + 1));

@@ -52,7 +52,7 @@ int StagingLink::share(const iovec* memory, size_t count, size_t length, Access 
   DirectSource* const direct = x_staging.direct;
   if (!device_memory().any_device(memory, count))
     return x_inner.share(memory, count, length, access, remote_key);
-  if (direct && direct->can_expose(memory, count, access)) {
+  if (direct && direct->can_share(memory, count, access)) {
     const int rc = x_inner.share(memory, count, length, access, remote_key);
     if (rc == 0) x_counters.direct_bytes += length;
     return rc;

@@ -49,7 +49,7 @@ struct Peer {
   uint64_t deadline = 0;       ///< when to try again
   // The arguments of connect(), valid while `wanted`.
   bool wanted = false;
-  bool patient = false;
+  bool retry_refused = false;
   uint64_t token = 0;
   uint64_t give_up = 0;
   uint64_t backoff = 0;

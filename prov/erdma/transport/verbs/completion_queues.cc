@@ -65,7 +65,7 @@ void CompletionQueues::release(const CqShare& share) noexcept {
   x_groups[share.group].reserved -= share.entries;
 }
 
-void CompletionQueues::strand(const CqShare& share) noexcept {
+void CompletionQueues::leave_open(const CqShare& share) noexcept {
   Group& group = x_groups[share.group];
   (void)x_channel.release();
   x_channel_fd.keep_marked();

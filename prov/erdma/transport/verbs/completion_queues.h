@@ -40,7 +40,7 @@ class CompletionQueues {
 
   /// At the end of the endpoint, for a queue pair that was not destroyed: its queue and the channel
   /// cannot be destroyed either.
-  void strand(const CqShare& share) noexcept;
+  void leave_open(const CqShare& share) noexcept;
 
   uint32_t count() const noexcept { return x_count.load(std::memory_order_acquire); }
   ibv_cq* at(uint32_t index) const noexcept { return x_groups[index].cq.get(); }

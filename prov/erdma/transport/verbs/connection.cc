@@ -36,9 +36,9 @@ Connection::Connection(Resources& shared, Worklist& worklist, LinkManager& manag
       x_manager(manager) {}
 
 Connection::~Connection() {
-  if (stranded && x_qp.release()) {
-    x_shared.queues.strand(x_share);
-    x_shared.device.strand();
+  if (leave_open && x_qp.release()) {
+    x_shared.queues.leave_open(x_share);
+    x_shared.device.leave_open();
   }
   x_qp.reset();
   x_shared.queues.release(x_share);
@@ -195,7 +195,7 @@ void Connection::on_control(const PacketReceiver::Packet& packet, Sink& sink) no
     case Kind::packet:
       break;
   }
-  broken(-FI_ECONNRESET, kSenseless);
+  broken(-FI_ECONNRESET, kInvalidControlPacket);
 }
 
 void Connection::progress() noexcept {
@@ -207,11 +207,11 @@ void Connection::progress() noexcept {
   if (phase >= Phase::closing) return;
   // A side that asked to retire still returns credits: the peer needs some for what it must send
   // first.
-  if (phase == Phase::agreed || phase == Phase::parting) return;
+  if (phase == Phase::accept_sent || phase == Phase::bye_sent) return;
   if (transfers.any_moving() || !packet_transfers.empty()) [[unlikely]]
     move_transfers();
   const Credits& credits = sender.credits();
-  const bool spare = phase != Phase::asked || credits.available() > kCreditsToTakeBack;
+  const bool spare = phase != Phase::retire_sent || credits.available() > kCreditsToTakeBack;
   if (credits.must_return() && credits.may_send_credit() && sender.queue().room() > 0 && spare) {
     if (sender.post_chained()) (void)sender.emit(Kind::credit, nullptr, 0);
   }

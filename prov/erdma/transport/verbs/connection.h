@@ -90,7 +90,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   int close_status = 0;
   bool active = false;
   bool orderly = false;
-  bool stranded = false;  ///< at the end of the endpoint: the queue pair outlives this object
+  bool leave_open = false;  ///< at the end of the endpoint: the queue pair outlives this object
 
  private:
   void on_receive(const ibv_wc& wc, Sink& sink);

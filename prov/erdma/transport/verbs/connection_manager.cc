@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "transport/endpoint_thread.h"
-#include "transport/verbs/unlike_hosts.h"
+#include "transport/verbs/host_mismatch.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -76,16 +76,17 @@ void dispose(AttemptTable& table, MailSink& mail, Attempt& attempt, Mail::Type h
 
 ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
                                      ConnectionBackend& backend)
-    : x_config(config), x_backend(backend), x_gatekeeper(config, nonce) {}
+    : x_config(config), x_backend(backend), x_hello_checker(config, nonce) {}
 
-void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token, bool patient) {
+void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
+                                bool retry_refused) {
   Peer& peer = x_table.peer_of(name);
-  const bool to_self = x_gatekeeper.is_self(peer);
+  const bool to_self = x_hello_checker.is_self(peer);
   // A connection came up while the order was on its way; its mail is the answer.
   if (is_up(peer.active) || (!to_self && is_up(peer.passive))) return;
   const bool going_on = peer.wanted;
   peer.wanted = true;
-  peer.patient = patient;
+  peer.retry_refused = retry_refused;
   peer.token = token;
   peer.give_up = x_config.clock->now() + x_config.options.connect_timeout_ns;
   peer.backoff = kFirstBackoff;
@@ -124,7 +125,7 @@ void ConnectionManager::on_reached(uint64_t id) {
   }
   attempt->stage = Attempt::Stage::requested;
   const HelloBytes hello =
-      x_gatekeeper.greeting(HelloKind::hello, *attempt, path, name_bytes(attempt->peer->name));
+      x_hello_checker.greeting(HelloKind::hello, *attempt, path, name_bytes(attempt->peer->name));
   attempt->hello_mac = hello.mac;
   if (const int rc = x_backend.greet(id, hello)) attempt_failed(*attempt, rc);
 }
@@ -143,7 +144,7 @@ void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path
   Attempt* attempt = x_table.find(id, Attempt::Stage::requested);
   if (!attempt) return;
   Hello hello;
-  if (x_gatekeeper.judge_welcome(*attempt, welcome, path, hello) != Refusal::none)
+  if (x_hello_checker.judge_welcome(*attempt, welcome, path, hello) != Refusal::none)
     return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
   attempt->terms = hello.terms;
   attempt->peer_serial = hello.serial;
@@ -159,8 +160,8 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
   attempt->peer->spoke |= !bytes.empty();
   ports_are_there(*attempt->peer);
   // There is no listener: the peer may be starting.
-  const bool retry =
-      bytes.empty() ? attempt->peer->patient : x_gatekeeper.heed(*attempt->peer, bytes);
+  const bool retry = bytes.empty() ? attempt->peer->retry_refused
+                                   : x_hello_checker.apply_refusal(*attempt->peer, bytes);
   attempt_failed(*attempt, -FI_ECONNREFUSED, retry);
 }
 
@@ -177,7 +178,7 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   }
   // The next attempt uses another port.
   const bool again = status == -FI_ECONNRESET || is_of_port(status);
-  attempt_failed(attempt, status, again || (status == -FI_ECONNREFUSED && peer.patient));
+  attempt_failed(attempt, status, again || (status == -FI_ECONNREFUSED && peer.retry_refused));
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
@@ -200,7 +201,7 @@ void ConnectionManager::try_again(Peer& peer, int status) noexcept {
 void ConnectionManager::give_up(Peer& peer, int status) noexcept {
   ERDMA_INFO(EP_CTRL, "cannot connect to %s: %s\n", peer.name.to_string().c_str(),
              fi_strerror(-status));
-  if (!x_met_any && !peer.spoke)
+  if (!x_any_connected && !peer.spoke)
     tell_why_unreached(peer.name, status, x_backend.resets_tell_nobody,
                        x_backend.resets_tell_nobody && port_mapper_runs());
   Mail mail{.type = Mail::Type::failed, .peer = peer.name, .attempt = peer.token, .status = status};
@@ -214,16 +215,16 @@ void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from,
                                    const Path& path) {
   const auto answer = [&] {
     Hello hello;
-    Refusal reason = x_closing ? Refusal::closing : x_gatekeeper.judge(from, bytes, path, hello);
-    if (reason != Refusal::none) return x_backend.refuse(id, x_gatekeeper.refusal(reason));
+    Refusal reason = x_closing ? Refusal::closing : x_hello_checker.judge(from, bytes, path, hello);
+    if (reason != Refusal::none) return x_backend.refuse(id, x_hello_checker.refusal(reason));
     Peer& peer = x_table.peer_of(hello.terms.name);
-    reason = x_gatekeeper.admit(x_table, peer, hello);
+    reason = x_hello_checker.admit(x_table, peer, hello);
     if (reason == Refusal::none) return accept(id, peer, hello);
     ERDMA_DEBUG(EP_CTRL, "%s is refused: %s\n", peer.name.to_string().c_str(),
                 refusal_text(reason));
     if (reason == Refusal::busy) x_config.mail->post({.type = Mail::Type::crowded});
-    x_backend.refuse(id, reason == Refusal::replay ? x_gatekeeper.challenge(peer, hello)
-                                                   : x_gatekeeper.refusal(reason));
+    x_backend.refuse(id, reason == Refusal::replay ? x_hello_checker.challenge(peer, hello)
+                                                   : x_hello_checker.refusal(reason));
     x_table.forget_if_idle(peer);
   };
   // A peer that is refused for this reason retries.
@@ -237,7 +238,7 @@ void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
   peer.resets = 0;  // the peer is there
   peer.spoke = true;
   for (Attempt* attempt : {peer.passive, peer.active}) {
-    if (!attempt || (attempt->active && x_gatekeeper.is_self(peer))) continue;
+    if (!attempt || (attempt->active && x_hello_checker.is_self(peer))) continue;
     is_up(attempt) ? lose(*attempt, -FI_ECONNRESET) : discard(*attempt);
   }
   if (x_table.accepting.size() >= kMaxAccepting) {
@@ -255,7 +256,7 @@ void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
     rc = make_connection(*attempt, path);
     const Bytes known = std::as_bytes(std::span(hello.mac));
     if (!rc)
-      rc = x_backend.greet(id, x_gatekeeper.greeting(HelloKind::welcome, *attempt, path, known));
+      rc = x_backend.greet(id, x_hello_checker.greeting(HelloKind::welcome, *attempt, path, known));
   }
   if (!rc) return;
   x_backend.refuse(id, encode_prefix(HelloKind::refusal, Refusal::busy));
@@ -284,13 +285,13 @@ void ConnectionManager::go_up(Attempt& attempt) {
     return active ? attempt_failed(attempt, rc, false) : passive_failed(peer, &attempt);
   }
   attempt.stage = Attempt::Stage::up;
-  x_met_any = true;
+  x_any_connected = true;
   x_table.clear_time_out(attempt);
-  if (active || !x_gatekeeper.is_self(peer)) {
+  if (active || !x_hello_checker.is_self(peer)) {
     peer.wanted = false;
     x_table.retries.clear(peer);
   }
-  attempt.session = x_gatekeeper.session_of(attempt);
+  attempt.session = x_hello_checker.session_of(attempt);
   x_config.mail->post({.type = Mail::Type::up,
                        .peer = peer.name,
                        .connection_id = attempt.id,
@@ -375,7 +376,7 @@ ConnectionManager::~ConnectionManager() {
   if (x_held)
     ERDMA_INFO(EP_CTRL, "%zu connects have no answer yet: their queue pairs stay\n", x_held);
   while (Attempt* const attempt = x_table.any())
-    dispose(x_table, *x_config.mail, *attempt, Mail::Type::strand);
+    dispose(x_table, *x_config.mail, *attempt, Mail::Type::leave_open);
 }
 
 void ConnectionManager::expire() {
@@ -385,7 +386,7 @@ void ConnectionManager::expire() {
   while (Attempt* attempt = x_table.accepting.due(now)) passive_failed(*attempt->peer, attempt);
   while (Peer* peer = x_table.retries.due(now)) {
     x_table.retries.clear(*peer);
-    if (!peer->active && (!peer->passive || x_gatekeeper.is_self(*peer))) start(*peer);
+    if (!peer->active && (!peer->passive || x_hello_checker.is_self(*peer))) start(*peer);
   }
 }
 

@@ -6,13 +6,13 @@
 #include "transport/verbs/attempt_table.h"
 #include "transport/verbs/connection_backend.h"
 #include "transport/verbs/connector.h"
-#include "transport/verbs/gatekeeper.h"
 #include "transport/verbs/hello.h"
+#include "transport/verbs/hello_checker.h"
 
 namespace erdma::transport::verbs {
 
-/// Makes connections: attempts, crossings, retries, time limits. Gatekeeper knows what hellos say,
-/// and ConnectionBackend how they travel. Connector's thread only; passive: others call it.
+/// Makes connections: attempts, crossings, retries, time limits. HelloChecker knows what hellos
+/// say, and ConnectionBackend how they travel. Connector's thread only; passive: others call it.
 ///
 /// Two endpoints share one connection. When both begin at once, the attempt of the smaller name
 /// stands. A peer that asks although a connection is up has lost its side of it, or was restarted.
@@ -26,7 +26,7 @@ class ConnectionManager final : public BackendEvents {
   ConnectionManager(const ConnectionManager&) = delete;
   ConnectionManager& operator=(const ConnectionManager&) = delete;
 
-  void connect(const util::SocketAddress& peer, uint64_t token, bool patient);
+  void connect(const util::SocketAddress& peer, uint64_t token, bool retry_refused);
   void close(uint64_t id, bool orderly) noexcept;
   void stop_listening() noexcept;
   /// Returns by mail every connection that did not come up, and ends all others. True: the back end
@@ -47,7 +47,7 @@ class ConnectionManager final : public BackendEvents {
   void on_established(uint64_t id) override;
   void on_closed(uint64_t id, int status) override;
   void on_stranger(const util::SocketAddress& from, const char* what, bool harmless) override {
-    x_gatekeeper.log(from, what, harmless);
+    x_hello_checker.log(from, what, harmless);
   }
 
  private:
@@ -65,10 +65,10 @@ class ConnectionManager final : public BackendEvents {
 
   const ConnectorConfig& x_config;  ///< with the name that was bound
   ConnectionBackend& x_backend;
-  Gatekeeper x_gatekeeper;
+  HelloChecker x_hello_checker;
   AttemptTable x_table;
   size_t x_held = 0;
-  bool x_met_any = false;  ///< some peer was reached, so this host's mode matches theirs
+  bool x_any_connected = false;  ///< some peer was reached, so this host's mode matches theirs
   bool x_closing = false;
 };
 

@@ -23,7 +23,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// The work of an endpoint's connector thread: orders from the polling thread, network events,
+/// The work of an endpoint's connector thread: commands from the polling thread, network events,
 /// device events, and deadlines.
 class ConnectorThread final : public Connector, AsyncListener, EndpointThread::Work {
  public:
@@ -32,7 +32,8 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   int start_thread();
 
   const util::SocketAddress& name() const noexcept override { return x_config.name; }
-  int connect(const util::SocketAddress& peer, uint64_t attempt, bool patient) noexcept override;
+  int connect(const util::SocketAddress& peer, uint64_t attempt,
+              bool retry_refused) noexcept override;
   void close(uint64_t connection_id, bool orderly) noexcept override;
   void stop_listening() noexcept override;
   void abandon() noexcept override;
@@ -41,7 +42,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
  private:
   struct Command {
     enum class Type : uint8_t { connect, close, stop_listening, device_event } type;
-    bool flag = false;  ///< patient, orderly
+    bool flag = false;  ///< retry_refused, orderly
     uint64_t id = 0;    ///< attempt, connection
     util::SocketAddress peer = {};
     DeviceEvent event = {};
@@ -49,7 +50,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
 
   void on_device_event(const DeviceEvent& event) noexcept override;
 
-  void on_orders() override;
+  void on_commands() override;
   void on_event(uint64_t event) override;
   void on_time() override;
   uint64_t next_deadline() const noexcept override {
@@ -57,7 +58,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   }
 
   std::unique_ptr<ConnectionBackend> make_backend();
-  void obey(const Command& command);
+  void execute(const Command& command);
   void await_held();
 
   ConnectorConfig x_config;
@@ -106,8 +107,8 @@ int ConnectorThread::start_thread() {
 
 ConnectorThread::~ConnectorThread() {
   x_thread.stop();
-  x_async.reset();  // other threads post orders until here
-  on_orders();      // the last orders: closes that peers should see as orderly
+  x_async.reset();  // other threads post commands until here
+  on_commands();    // the last commands: closes that peers should see as orderly
   await_held();
 }
 
@@ -130,8 +131,8 @@ void ConnectorThread::abandon() noexcept {
 }
 
 int ConnectorThread::connect(const util::SocketAddress& peer, uint64_t attempt,
-                             bool patient) noexcept {
-  return x_commands.try_post({Command::Type::connect, patient, attempt, peer});
+                             bool retry_refused) noexcept {
+  return x_commands.try_post({Command::Type::connect, retry_refused, attempt, peer});
 }
 
 void ConnectorThread::close(uint64_t connection_id, bool orderly) noexcept {
@@ -149,10 +150,10 @@ void ConnectorThread::on_device_event(const DeviceEvent& event) noexcept {
     say_out_of_memory("noting an error of the device");
 }
 
-void ConnectorThread::on_orders() {
+void ConnectorThread::on_commands() {
   x_commands.arm();
   for (const Command& command : x_commands.take()) {
-    const bool done = guarded("connecting", [&] { obey(command); });
+    const bool done = guarded("connecting", [&] { execute(command); });
     if (!done && command.type == Command::Type::connect)
       x_config.mail->post({.type = Mail::Type::failed,
                            .peer = command.peer,
@@ -172,7 +173,7 @@ void ConnectorThread::on_time() {
   x_manager.expire();
 }
 
-void ConnectorThread::obey(const Command& command) {
+void ConnectorThread::execute(const Command& command) {
   switch (command.type) {
     case Command::Type::connect:
       return x_manager.connect(command.peer, command.id, command.flag);

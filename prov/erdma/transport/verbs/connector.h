@@ -76,9 +76,9 @@ struct Mail {
     failed,  ///< an attempt that connect() asked for is over: `status`
     // Also sent when the peer connects anew because it gave up this connection. Close it in any
     // case.
-    lost,     ///< `connection_id` is dead: `status` (-FI_ECONNRESET, -FI_ETIMEDOUT, ...)
-    dispose,  ///< destroy `connection`: it never came up
-    strand,   ///< likewise, but keep its queue pair: destroying it would wait for the peer
+    lost,        ///< `connection_id` is dead: `status` (-FI_ECONNRESET, -FI_ETIMEDOUT, ...)
+    dispose,     ///< destroy `connection`: it never came up
+    leave_open,  ///< likewise, but keep its queue pair: destroying it would wait for the peer
     /// An attempt waits for resources, here or at a peer: a connection should be given up.
     crowded,
   } type = Type::failed;
@@ -125,9 +125,10 @@ class Connector {
 
   virtual const util::SocketAddress& name() const noexcept = 0;  ///< with the port that was bound
   /// Polling thread: begins to connect. Exactly one `up` or `failed` follows; the `up` may be that
-  /// of the peer's own attempt, which then counts as this one. `patient`: a peer that refuses may
-  /// still be starting, so retry with backoff until connect_timeout.
-  virtual int connect(const util::SocketAddress& peer, uint64_t attempt, bool patient) noexcept = 0;
+  /// of the peer's own attempt, which then counts as this one. `retry_refused`: a peer that refuses
+  /// may still be starting, so retry with backoff until connect_timeout.
+  virtual int connect(const util::SocketAddress& peer, uint64_t attempt,
+                      bool retry_refused) noexcept = 0;
   /// Polling thread, after it destroyed the Connection: ends the cm id or socket behind it. No
   /// `lost` for it follows that was not already posted. `orderly`: where the back end can tell, the
   /// peer should see -FI_ESHUTDOWN rather than a death.

@@ -6,13 +6,14 @@
 namespace erdma::transport::verbs {
 
 /// Flow control of one connection, seen from one side: the receives that the peer has posted for
-/// this side, and the credits that this side owes for receives posted again. No I/O.
+/// this side, and the credits that this side has to return for receives posted again. No I/O.
 ///
 /// Two sides that flood each other never block for good: only a credit packet may use the last
 /// credit, and it always carries at least one credit itself. So the side that received last can
-/// send, and a side that can send and owes half a window does send. The exchange comes to rest: a
-/// credit packet carries at least two credits and costs the peer one, so the total that both owe
-/// shrinks. test/transport/verbs_credits_test.cc checks every state of small windows.
+/// send, and a side that can send and has half a window to return does send. The exchange comes to
+/// rest: a credit packet carries at least two credits and costs the peer one, so the total that
+/// both have to return shrinks. test/transport/verbs_credits_test.cc checks every state of small
+/// windows.
 class Credits {
  public:
   static constexpr uint32_t kMinWindow = 4;
@@ -26,33 +27,33 @@ class Credits {
   /// This side's window grows: it posted `more` additional receives.
   void grow(uint32_t more) noexcept {
     set_window(x_window + more);
-    x_owed += more;
+    x_to_return += more;
     x_urgent = true;
   }
   /// That many receives of this side were consumed and are not posted again.
   void shrink(uint32_t fewer) noexcept { set_window(x_window - fewer); }
 
   bool may_send() const noexcept { return x_available >= 2; }
-  bool may_send_credit() const noexcept { return x_available >= 1 && x_owed >= 1; }
+  bool may_send_credit() const noexcept { return x_available >= 1 && x_to_return >= 1; }
   /// True if a stream may send: streams leave credits for all other packets. The bound is less than
-  /// what remains when the peer owes half a window and posts in batches of a quarter.
+  /// what remains when the peer has half a window to return and posts in batches of a quarter.
   bool plenty() const noexcept { return x_available > std::max(x_granted / 8, 1u); }
   uint32_t available() const noexcept { return x_available; }
-  uint32_t owed() const noexcept { return x_owed; }
+  uint32_t to_return() const noexcept { return x_to_return; }
   uint32_t window() const noexcept { return x_window; }
 
   /// A packet leaves. Returns the credits that it carries to the peer.
   uint16_t consume() noexcept {
     --x_available;
-    const uint32_t carried = std::min<uint32_t>(x_owed, UINT16_MAX);
-    x_owed -= carried;
+    const uint32_t carried = std::min<uint32_t>(x_to_return, UINT16_MAX);
+    x_to_return -= carried;
     x_urgent = false;
     return uint16_t(carried);
   }
   /// The packet was not sent after all.
   void unconsume(uint16_t carried) noexcept {
     ++x_available;
-    x_owed += carried;
+    x_to_return += carried;
   }
 
   /// A packet arrived. False: it claims more receives than the peer can have posted.
@@ -62,10 +63,10 @@ class Credits {
     return x_available <= kMostGranted;
   }
   /// Receives were posted again: only from now on may packets carry their credits.
-  void repost(uint32_t count) noexcept { x_owed += count; }
+  void repost(uint32_t count) noexcept { x_to_return += count; }
 
   /// True if a credit packet must be sent: no other packet leaves, and the peer may be waiting.
-  bool must_return() const noexcept { return x_urgent || x_owed >= x_return_at; }
+  bool must_return() const noexcept { return x_urgent || x_to_return >= x_return_at; }
 
  private:
   /// No receive queue is longer.
@@ -77,7 +78,7 @@ class Credits {
   }
 
   uint32_t x_available = 0;
-  uint32_t x_owed = 0;
+  uint32_t x_to_return = 0;
   uint32_t x_return_at = 1;
   uint32_t x_window = 0;
   uint32_t x_granted = 0;  ///< the most that were ever available

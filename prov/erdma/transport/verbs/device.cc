@@ -126,7 +126,7 @@ int completion_error(ibv_wc_status status) noexcept {
 }
 
 Device::~Device() {
-  if (!x_stranded.load(std::memory_order_relaxed)) return;
+  if (!x_left_open.load(std::memory_order_relaxed)) return;
   (void)x_pd.release();
   (void)x_context.release();
   x_commands.keep_marked();
@@ -134,10 +134,10 @@ Device::~Device() {
 }
 
 bool Device::ask_for_room(int error) const noexcept {
-  RoomGiver* const giver = x_room_giver.load(std::memory_order_acquire);
-  const bool given = giver && giver->give_room(error);
+  RegionEvictor* const evictor = x_evictor.load(std::memory_order_acquire);
+  const bool evicted = evictor && evictor->evict_after(error);
   errno = error;
-  return given;
+  return evicted;
 }
 
 /// If the eRDMA adapter does not answer a command, its command queue ends for the whole host: that

@@ -29,8 +29,8 @@ constexpr int peer_rights(bool for_reads, bool for_writes) noexcept {
 }
 /// For memory that a READ of this side fills. On iWARP, and only there, the response arrives as a
 /// remote WRITE.
-constexpr int sink_rights(TransportType personality) noexcept {
-  return personality == TransportType::iwarp ? peer_rights(false, true) : IBV_ACCESS_LOCAL_WRITE;
+constexpr int sink_rights(TransportType transport_type) noexcept {
+  return transport_type == TransportType::iwarp ? peer_rights(false, true) : IBV_ACCESS_LOCAL_WRITE;
 }
 
 /// What a device can do, with invalid values of libibverbs corrected (no limit is 0).
@@ -46,13 +46,13 @@ struct DeviceLimits {
 };
 
 /// Holds registrations that nobody uses now.
-class RoomGiver {
+class RegionEvictor {
  public:
   /// A registration failed with errno `error`. True: a registration ended since.
-  virtual bool give_room(int error) noexcept = 0;
+  virtual bool evict_after(int error) noexcept = 0;
 
  protected:
-  ~RoomGiver() = default;
+  ~RegionEvictor() = default;
 };
 
 /// An open device: context and protection domain. There is one per domain, shared by its endpoints,
@@ -85,13 +85,13 @@ class Device {
   bool failed(int error) const noexcept;
   bool gone() const noexcept { return x_gone.load(std::memory_order_relaxed); }
   /// The registration cache of the device names itself, until it is destroyed; then null.
-  void let_give_room(RoomGiver* giver) const noexcept { x_room_giver = giver; }
+  void set_evictor(RegionEvictor* evictor) const noexcept { x_evictor = evictor; }
   /// A registration failed with errno `error`, which this call keeps. True: another attempt may
   /// succeed. The caller holds no lock of the cache.
   bool ask_for_room(int error) const noexcept;
   /// A queue pair is kept until the process ends. So are the objects that it needs, because the
   /// kernel would destroy it together with the context, and wait.
-  void strand() const noexcept { x_stranded.store(true, std::memory_order_relaxed); }
+  void leave_open() const noexcept { x_left_open.store(true, std::memory_order_relaxed); }
 
  private:
   Device() = default;
@@ -105,9 +105,9 @@ class Device {
   ibv_gid x_gid{};
   uint8_t x_gid_index = 0;
   ForkSafety x_fork_safety = ForkSafety::none;
-  mutable std::atomic<bool> x_stranded{false};
+  mutable std::atomic<bool> x_left_open{false};
   mutable std::atomic<bool> x_gone{false};
-  mutable std::atomic<RoomGiver*> x_room_giver{nullptr};
+  mutable std::atomic<RegionEvictor*> x_evictor{nullptr};
 };
 
 }  // namespace erdma::transport::verbs

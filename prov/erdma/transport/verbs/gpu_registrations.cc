@@ -62,9 +62,9 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
 }
 
 /// Allocations of GPUs stay registered at least from one transfer to the next.
-bool GpuRegistrations::worth(const iovec* memory, size_t count) noexcept {
+bool GpuRegistrations::should_register(const iovec* memory, size_t count) noexcept {
   const auto on_gpu = [this](const iovec& piece) { return x_cuda.is_device(piece.iov_base); };
-  return std::any_of(memory, memory + count, on_gpu) || x_host->worth(memory, count);
+  return std::any_of(memory, memory + count, on_gpu) || x_host->should_register(memory, count);
 }
 
 bool GpuRegistrations::copies(const iovec* memory, size_t count) noexcept {
@@ -204,26 +204,26 @@ GpuRegion* GpuRegistrations::make_again(const hmem::Allocation& allocation) noex
 }
 
 /// Null: registration failed, this time or for good.
-MemoryRegion GpuRegistrations::enroll(const iovec& memory, int rights, GpuRefusal& why) {
+MemoryRegion GpuRegistrations::register_with_nic(const iovec& memory, int rights, GpuRefusal& why) {
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
   if (!region && why.final()) refuse(why);
   return region;
 }
 
-/// Null: as enroll(). The NIC writes only to memory that can be flushed later.
+/// Null: as register_with_nic(). The NIC writes only to memory that can be flushed later.
 GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights) {
   if (x_refused) return nullptr;
   auto made = std::make_unique<GpuRegion>();
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
   const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
   GpuRefusal why;
-  made->region = enroll(memory, rights, why);
+  made->region = register_with_nic(memory, rights, why);
   made->by_address = why.as_dmabuf != 0;
   const bool flush =
       rights & IBV_ACCESS_LOCAL_WRITE &&
       (x_config.flush == FlushPolicy::always ||
        (x_config.flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base)));
-  if (made->region && flush) made->flush = enroll(memory, peer_rights(true, false), why);
+  if (made->region && flush) made->flush = register_with_nic(memory, peer_rights(true, false), why);
   if (!made->region || (flush && !made->flush)) return nullptr;
   made->base = allocation.base;
   made->size = allocation.size;
@@ -257,7 +257,7 @@ bool GpuRegistrations::can_acquire(const iovec* memory, size_t count, int rights
   return true;
 }
 
-bool GpuRegistrations::can_expose(const iovec* memory, size_t count, Access access) noexcept {
+bool GpuRegistrations::can_share(const iovec* memory, size_t count, Access access) noexcept {
   return can_acquire(memory, count, rights_of(access));
 }
 

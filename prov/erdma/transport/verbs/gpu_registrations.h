@@ -62,14 +62,14 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   int acquire(const void* address, size_t length, int rights,
               Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
-  bool worth(const iovec* memory, size_t count) noexcept override;
+  bool should_register(const iovec* memory, size_t count) noexcept override;
   bool copies(const iovec* memory, size_t count) noexcept override;
   void warn_of_copy() noexcept override { x_host->warn_of_copy(); }
   const char* registers_each_time() const noexcept override {
     return x_host->registers_each_time();
   }
 
-  bool can_expose(const iovec* memory, size_t count, Access access) noexcept override;
+  bool can_share(const iovec* memory, size_t count, Access access) noexcept override;
   bool can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                 bool inbound) noexcept override;
   bool may_be_written(const iovec* memory, size_t count) noexcept override;
@@ -88,7 +88,7 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
   GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
   GpuRegion* make(const hmem::Allocation& allocation, int rights);
-  MemoryRegion enroll(const iovec& memory, int rights, GpuRefusal& why);
+  MemoryRegion register_with_nic(const iovec& memory, int rights, GpuRefusal& why);
   void add_user(GpuRegion& region) noexcept;
   void refuse(const GpuRefusal& why) noexcept;
   void retire(GpuRegion& region, util::IntrusiveList<GpuRegion>& retired) noexcept;

@@ -154,9 +154,9 @@ int KnownMemory::acquire(const void* address, size_t length, int rights,
   return x_host.acquire(address, length, rights, registration);
 }
 
-bool KnownMemory::worth(const iovec* memory, size_t count) noexcept {
+bool KnownMemory::should_register(const iovec* memory, size_t count) noexcept {
   const auto known = [this](const iovec& piece) { return is_device(piece.iov_base); };
-  return std::any_of(memory, memory + count, known) || x_host.worth(memory, count);
+  return std::any_of(memory, memory + count, known) || x_host.should_register(memory, count);
 }
 
 void KnownMemory::release(const Registration& registration) noexcept {
@@ -175,7 +175,7 @@ bool KnownMemory::reaches(const iovec* memory, size_t count) noexcept {
   });
 }
 
-bool KnownMemory::can_expose(const iovec* memory, size_t count, Access) noexcept {
+bool KnownMemory::can_share(const iovec* memory, size_t count, Access) noexcept {
   return reaches(memory, count);
 }
 

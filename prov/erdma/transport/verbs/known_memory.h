@@ -37,11 +37,11 @@ class KnownMemory final : public RegistrationCache,
   int acquire(const void* address, size_t length, int rights,
               Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
-  bool worth(const iovec* memory, size_t count) noexcept override;
+  bool should_register(const iovec* memory, size_t count) noexcept override;
   void warn_of_copy() noexcept override { x_host.warn_of_copy(); }
   const char* registers_each_time() const noexcept override { return x_host.registers_each_time(); }
 
-  bool can_expose(const iovec* memory, size_t count, Access access) noexcept override;
+  bool can_share(const iovec* memory, size_t count, Access access) noexcept override;
   bool can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                 bool inbound) noexcept override;
   bool may_be_written(const iovec* memory, size_t count) noexcept override;

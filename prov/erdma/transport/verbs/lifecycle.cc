@@ -35,18 +35,18 @@ bool Lifecycle::may_retire(uint64_t heard) noexcept {
 }
 
 void Lifecycle::retire() noexcept {
-  advance(Phase::asking);
+  advance(Phase::retire_due);
   x_sender.due(kDueRetire);
 }
 
 /// Succeeds at once or not at all: until the peer is told, it may end the connection by this side's
 /// consent.
 bool Lifecycle::take_back() noexcept {
-  if (x_phase == Phase::asked) {
-    if (!x_sender.credits().may_send() || x_sender.queue().room() == 0 || !x_session->withdraw())
+  if (x_phase == Phase::retire_sent) {
+    if (!x_sender.credits().may_send() || x_sender.queue().room() == 0 || !x_session->cancel())
       return false;
     if (emit_request(Kind::retire_back, x_request)) {
-      x_session->offer(x_name);
+      x_session->propose(x_name);
       return false;
     }
     ++x_request;
@@ -58,7 +58,7 @@ bool Lifecycle::take_back() noexcept {
 
 void Lifecycle::stay() noexcept {
   if (retiring()) (void)take_back();
-  if (x_phase != Phase::agreeing) return;
+  if (x_phase != Phase::accept_due) return;
   x_sender.not_due(kDueRetireOk);
   go_on();
 }
@@ -72,12 +72,13 @@ bool Lifecycle::fenced() noexcept {
 }
 
 bool Lifecycle::proven() noexcept {
-  return x_phase == Phase::agreed && !x_sender.queue().is_outstanding(x_last_packet) && fenced();
+  return x_phase == Phase::accept_sent && !x_sender.queue().is_outstanding(x_last_packet) &&
+         fenced();
 }
 
 void Lifecycle::close(bool muted) noexcept {
-  x_was_asked = x_phase == Phase::asked;
-  if (x_phase == Phase::agreed && !muted)
+  x_retire_was_sent = x_phase == Phase::retire_sent;
+  if (x_phase == Phase::accept_sent && !muted)
     x_agreement =
         x_sender.queue().is_outstanding(x_last_packet) ? Agreement::doubtful : Agreement::certain;
   advance(Phase::closing);
@@ -91,22 +92,22 @@ int Lifecycle::emit_request(Kind kind, uint32_t request) noexcept {
 int Lifecycle::send(Due which) noexcept {
   if (which == kDueRetireNo) return emit_request(Kind::retire_no, x_peers_request);
   // The claim must precede the packet on which the peer may act.
-  if (which == kDueRetire || which == kDueRetireOk) x_session->offer(x_name);
+  if (which == kDueRetire || which == kDueRetireOk) x_session->propose(x_name);
   const int rc = which == kDueRetire     ? emit_request(Kind::retire, x_request)
                  : which == kDueRetireOk ? emit_request(Kind::retire_ok, x_peers_request)
                                          : x_sender.emit(Kind::bye, nullptr, 0);
   if (rc) return rc;
   // Nothing follows this side's last packet.
   x_last_packet = x_sender.queue().latest();
-  advance(which == kDueRetire     ? Phase::asked
-          : which == kDueRetireOk ? Phase::agreed
-                                  : Phase::parting);
+  advance(which == kDueRetire     ? Phase::retire_sent
+          : which == kDueRetireOk ? Phase::accept_sent
+                                  : Phase::bye_sent);
   return 0;
 }
 
 void Lifecycle::on_packet(Kind kind, const std::byte* body, size_t length) noexcept {
   RetireBody named;
-  if (length < sizeof(named)) return x_host.broken(-FI_ECONNRESET, kSenseless);
+  if (length < sizeof(named)) return x_host.broken(-FI_ECONNRESET, kInvalidControlPacket);
   std::memcpy(&named, body, sizeof(named));
   if (kind == Kind::retire) return on_retire(named.request);
   if (kind == Kind::retire_back) return on_retire_back(named.request);
@@ -116,15 +117,15 @@ void Lifecycle::on_packet(Kind kind, const std::byte* body, size_t length) noexc
 /// The peer asks to give this connection up. If both sides ask, the request of the smaller name
 /// stands.
 void Lifecycle::on_retire(uint32_t request) noexcept {
-  // If this side cannot withdraw its request now, neither request stands; the asking side does not
+  // If this side cannot take its request back now, neither request stands; the asking side does not
   // wait for long.
-  if (x_phase == Phase::asked && x_goes_first) return;
+  if (x_phase == Phase::retire_sent && x_goes_first) return;
   if (retiring() && !take_back()) return;
-  if (agrees()) return x_host.broken(-FI_ECONNRESET, kSenseless);
+  if (agrees()) return x_host.broken(-FI_ECONNRESET, kInvalidControlPacket);
   if (x_phase != Phase::up) return;
   x_peers_request = request;
   if (!x_host.quiet()) return x_sender.due(kDueRetireNo);
-  advance(Phase::agreeing);
+  advance(Phase::accept_due);
   x_sender.due(kDueRetireOk);
 }
 
@@ -132,7 +133,7 @@ void Lifecycle::on_retire(uint32_t request) noexcept {
 void Lifecycle::on_retire_back(uint32_t request) noexcept {
   if (request != x_peers_request) return;
   // This side ended the connection by its consent, which the peer has taken back.
-  const bool by_consent = ending() && x_agreement != Agreement::none && !x_was_asked;
+  const bool by_consent = ending() && x_agreement != Agreement::none && !x_retire_was_sent;
   if (by_consent) void_agreement();
   if (by_consent ? !x_host.reopen() : !agrees()) return;
   x_sender.not_due(kDueRetireOk);
@@ -141,10 +142,10 @@ void Lifecycle::on_retire_back(uint32_t request) noexcept {
 }
 
 void Lifecycle::on_answer(uint32_t request, bool agreed) noexcept {
-  const bool waiting = x_phase == Phase::asked || (ending() && x_was_asked);
+  const bool waiting = x_phase == Phase::retire_sent || (ending() && x_retire_was_sent);
   if (request != x_request || !waiting) {
     const bool taken_back = int32_t(request - x_request) < 0;
-    return taken_back ? void() : x_host.broken(-FI_ECONNRESET, kSenseless);
+    return taken_back ? void() : x_host.broken(-FI_ECONNRESET, kInvalidControlPacket);
   }
   if (agreed) {
     x_agreement = Agreement::certain;

@@ -13,27 +13,27 @@ namespace erdma::transport::verbs {
 /// give the connection up (to retire). Once the other has agreed, both know everything that was
 /// sent. What they say about it when they connect anew is in Session.
 ///
-///   making --> up --> asking --> asked --retire_ok--> closing, in agreement
-///              ^         |         |
-///              +---------+---------+  retire_no, a request of the peer's that goes before, or no
-///              |                      answer in time: retire_back
-///              up --> agreeing --> agreed --it ends--> closing, in agreement
-///              ^         |           |                  |
-///              +---------+-----------+------------------+  retire_back, before draining
-///              up --> parting --it ends--> closing
-///   any --broken--> closing; if it was `asked`, a retire_ok that is found on the way still
+///   making --> up --> retire_due --> retire_sent --retire_ok--> closing, in agreement
+///              ^          |              |
+///              +----------+--------------+  retire_no, a request of the peer's that goes before,
+///              |                            or no answer in time: retire_back
+///              up --> accept_due --> accept_sent --it ends--> closing, in agreement
+///              ^          |              |                     |
+///              +----------+--------------+---------------------+  retire_back, before draining
+///              up --> bye_sent --it ends--> closing
+///   any --broken--> closing; if it was `retire_sent`, a retire_ok that is found on the way still
 ///   counts
 ///   closing --> draining --> destroyed
 enum class Phase : uint8_t {
   making,  ///< not yet mailed: completions are kept
   up,
-  asking,    ///< retire waits for room
-  asked,     ///< retire is sent
-  agreeing,  ///< retire_ok waits for room
-  agreed,    ///< retire_ok is sent
-  parting,   ///< bye is sent
-  closing,   ///< broken or given up: only completions are taken
-  draining,  ///< likewise, and the queue pair is in error
+  retire_due,   ///< retire waits for room
+  retire_sent,  ///< retire is sent
+  accept_due,   ///< retire_ok waits for room
+  accept_sent,  ///< retire_ok is sent
+  bye_sent,     ///< bye is sent
+  closing,      ///< broken or given up: only completions are taken
+  draining,     ///< likewise, and the queue pair is in error
 };
 
 /// How a connection ended. What waits for the peer keeps waiting only if both ends agreed.
@@ -67,8 +67,12 @@ class Lifecycle {
       : x_sender(sender), x_heartbeat(heartbeat), x_host(host) {}
 
   Phase phase() const noexcept { return x_phase; }
-  bool retiring() const noexcept { return x_phase == Phase::asking || x_phase == Phase::asked; }
-  bool agrees() const noexcept { return x_phase == Phase::agreeing || x_phase == Phase::agreed; }
+  bool retiring() const noexcept {
+    return x_phase == Phase::retire_due || x_phase == Phase::retire_sent;
+  }
+  bool agrees() const noexcept {
+    return x_phase == Phase::accept_due || x_phase == Phase::accept_sent;
+  }
   bool ending() const noexcept { return x_phase >= Phase::closing; }
   Agreement agreement() const noexcept { return x_agreement; }
 
@@ -115,8 +119,8 @@ class Lifecycle {
   uint64_t x_name = 0;
   bool x_goes_first = false;
   Phase x_phase = Phase::making;
-  bool x_was_asked = false;  ///< ending: the phase before
-  bool x_fenced = false;     ///< a READ follows our last packet
+  bool x_retire_was_sent = false;  ///< ending: the phase before
+  bool x_fenced = false;           ///< a READ follows our last packet
   Agreement x_agreement = Agreement::none;
   uint32_t x_request = 0;        ///< number of this side's next or current request to retire
   uint32_t x_peers_request = 0;  ///< the one that this side agrees to

@@ -25,8 +25,8 @@ bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcep
 
 LinkManager::LinkManager(Resources& shared, Worklist& worklist, LinkTable& links,
                          Completions& completions, const util::Clock& clock) noexcept
-    : places(shared, *this),
-      watchdog(shared, places, *this, clock),
+    : connection_limit(shared, *this),
+      watchdog(shared, connection_limit, *this, clock),
       x_shared(shared),
       x_worklist(worklist),
       x_links(links),
@@ -49,16 +49,16 @@ void LinkManager::on_mail(Mail& mail, Sink& sink) {
       return;
     }
     case Mail::Type::lost:
-      for (Connection* connection : places.connected())
+      for (Connection* connection : connection_limit.connected())
         if (connection->connection_id == mail.connection_id)
           return break_connection(*connection, mail.status, "it was lost");
       return;
     case Mail::Type::dispose:
-    case Mail::Type::strand:  // only at the end of the endpoint
+    case Mail::Type::leave_open:  // only at the end of the endpoint
       return mail.connection.reset();
     case Mail::Type::crowded:
       // The attempt is retried with backoff, as are others: free one place at a time.
-      if (!places.any_retiring()) places.retire_one(nullptr);
+      if (!connection_limit.any_retiring()) connection_limit.retire_one(nullptr);
       return;
   }
 }
@@ -70,7 +70,7 @@ void LinkManager::drop(Mail& mail) noexcept {
 
 void LinkManager::on_up(Mail& mail, Sink& sink) {
   VerbsLink& link = find_or_make(mail.peer);
-  places.reserve();
+  connection_limit.reserve();
   x_completions.reserve(mail.connection->early.size());
   // The peer made a new connection, so it has given up the known one.
   if (Connection* old = link.connection(mail.active)) {
@@ -79,17 +79,17 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
     finish(*old, sink);
   }
   if (mail.active || !link.to_self()) {
-    places.advance(link, LinkState::idle);
+    connection_limit.advance(link, LinkState::idle);
     watchdog.forget(link);
   }
   if (!link.to_self() && !resume(link, mail, sink)) return drop(mail);
   Connection& connection = *mail.connection;
-  places.add(connection, link);
+  connection_limit.add(connection, link);
   link.install(std::move(mail.connection));
-  places.advance(link, LinkState::up);
+  connection_limit.advance(link, LinkState::up);
   connection.go_up(link, mail, smaller(x_connector->name(), link.address()));
   x_completions.put_first(std::exchange(connection.early, {}));
-  if (places.too_many()) places.retire_one(&connection);
+  if (connection_limit.too_many()) connection_limit.retire_one(&connection);
 }
 
 /// Operations that wait for the peer continue if both sides agreed to that, and fail otherwise.
@@ -100,7 +100,7 @@ bool LinkManager::resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept
   const bool over = !agreed && link.session.claim();
   link.session.end();
   if (!over) return true;
-  places.advance(link, LinkState::up);  // so that nothing connects it meanwhile
+  connection_limit.advance(link, LinkState::up);  // so that nothing connects it meanwhile
   report_down(link, -FI_ECONNRESET, sink);
   return true;
 }
@@ -108,13 +108,13 @@ bool LinkManager::resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept
 void LinkManager::attempt_failed(const Mail& mail, int status, Sink& sink) noexcept {
   VerbsLink* const link = x_links.find(mail.peer);
   if (!link || link->state() != LinkState::connecting) return;
-  places.advance(*link, LinkState::idle);
+  connection_limit.advance(*link, LinkState::idle);
   down(*link, status, sink);
 }
 
 int LinkManager::connect(VerbsLink& link) noexcept {
   if (x_closed) return -FI_ESHUTDOWN;
-  const int rc = places.connect(link);
+  const int rc = connection_limit.connect(link);
   if (link.state() == LinkState::waiting) {
     link.since = watchdog.begin_grace();
     x_worklist.attention = true;
@@ -149,13 +149,13 @@ void LinkManager::break_connection(Connection& connection, int status, const cha
   if (why && lifecycle.agreement() == Agreement::none && !x_closed)
     ERDMA_WARN(EP_DATA, "closed the connection to %s: %s\n",
                connection.link()->address().to_string().c_str(), why);
-  places.close(connection);
+  connection_limit.close(connection);
   x_worklist.attention = true;
 }
 
 void LinkManager::phase_changed(Connection& connection, Phase before) noexcept {
-  const bool retired = before == Phase::asking || before == Phase::asked;
-  places.count_retiring(int(connection.lifecycle.retiring()) - int(retired));
+  const bool retired = before == Phase::retire_due || before == Phase::retire_sent;
+  connection_limit.count_retiring(int(connection.lifecycle.retiring()) - int(retired));
   if (connection.lifecycle.retiring() || connection.lifecycle.agrees())
     connection.phase_since = watchdog.begin_grace();
   if (x_closed && connection.lifecycle.phase() == Phase::up) connection.sender.due(kDueBye);
@@ -172,7 +172,7 @@ void LinkManager::on_answer(Connection& connection, bool agreed) noexcept {
 bool LinkManager::reopen(Connection& connection) noexcept {
   connection.orderly = false;
   if (connection.lifecycle.phase() == Phase::closing && !connection.close_status) {
-    places.reopen(connection);
+    connection_limit.reopen(connection);
     return true;
   }
   if (!connection.close_status) connection.close_status = -FI_ECONNRESET;
@@ -197,17 +197,17 @@ void LinkManager::fail(VerbsLink& link, int status) noexcept {
 
 int LinkManager::attend(Sink& sink) noexcept {
   int moved = report_failed(sink);
-  for (size_t i = 0; i < places.closing().size();) {
-    Connection& connection = *places.closing()[i];
+  for (size_t i = 0; i < connection_limit.closing().size();) {
+    Connection& connection = *connection_limit.closing()[i];
     if (is_drained(connection, sink))
       finish(connection, sink), ++moved;  // finish() removes it from the list
     else
       ++i;
   }
-  if (places.any_waiting()) moved += places.admit(sink);
+  if (connection_limit.any_waiting()) moved += connection_limit.admit(sink);
   watchdog.tick(sink);
   x_worklist.attention =
-      !places.closing().empty() || !x_failed.empty() || !x_worklist.dones.empty();
+      !connection_limit.closing().empty() || !x_failed.empty() || !x_worklist.dones.empty();
   return moved;
 }
 
@@ -245,7 +245,7 @@ void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
   VerbsLink& link = *connection.link();
   const Agreement agreement = connection.lifecycle.agreement();
   const int status = connection.close_status ? connection.close_status : -FI_ECONNRESET;
-  places.remove(connection);
+  connection_limit.remove(connection);
   x_completions.forget(connection.id);
   const std::unique_ptr<Connection> owned = link.remove(connection);
   if (agreement == Agreement::none) link.down_status = status;
@@ -260,7 +260,7 @@ void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
 }
 
 void LinkManager::link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept {
-  places.advance(link, LinkState::idle);
+  connection_limit.advance(link, LinkState::idle);
   watchdog.forget(link);
   x_worklist.attention = true;
   const int status = std::exchange(link.down_status, 0);
@@ -280,7 +280,7 @@ void LinkManager::say_goodbye() noexcept {
   NullSink nobody;
   const util::SystemClock clock;
   const uint64_t end = clock.now() + std::min(kGoodbyeNs, x_shared.options.peer_timeout_ns);
-  for (Connection* connection : places.connected()) {
+  for (Connection* connection : connection_limit.connected()) {
     connection->lifecycle.stay();
     if (connection->lifecycle.phase() == Phase::up) connection->sender.due(kDueBye);
   }
@@ -289,18 +289,18 @@ void LinkManager::say_goodbye() noexcept {
     x_worklist.progress();
     if (!moved) sched_yield();
   }
-  for (Connection* connection : places.connected()) connection->modify_to_error();
-  while (!places.connected().empty()) {
-    Connection& connection = *places.connected().back();
+  for (Connection* connection : connection_limit.connected()) connection->modify_to_error();
+  while (!connection_limit.connected().empty()) {
+    Connection& connection = *connection_limit.connected().back();
     connection.orderly = true;
     finish(connection, nobody);
   }
-  x_links.for_each([&](VerbsLink& link) { places.advance(link, LinkState::closed); });
+  x_links.for_each([&](VerbsLink& link) { connection_limit.advance(link, LinkState::closed); });
 }
 
 bool LinkManager::goodbyes_said() noexcept {
   bool said = true;
-  for (Connection* connection : places.connected()) {
+  for (Connection* connection : connection_limit.connected()) {
     Lifecycle& lifecycle = connection->lifecycle;
     // This side sent nothing to a peer that it has not heard from.
     if (lifecycle.ending() || !connection->confirmed()) continue;

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "transport/verbs/completions.h"
+#include "transport/verbs/connection_limit.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/link_table.h"
-#include "transport/verbs/places.h"
 #include "transport/verbs/watchdog.h"
 #include "transport/verbs/worklist.h"
 
@@ -17,7 +17,7 @@ class LinkManager {
               const util::Clock& clock) noexcept;
   void start(Connector& connector) noexcept {
     x_connector = &connector;
-    places.start(connector);
+    connection_limit.start(connector);
   }
 
   VerbsLink& find_or_make(const util::SocketAddress& address);
@@ -30,7 +30,7 @@ class LinkManager {
     bool broken = false;
     const int moved = x_completions.poll(sink, broken);
     if (broken) [[unlikely]]
-      for (Connection* connection : places.connected())
+      for (Connection* connection : connection_limit.connected())
         break_connection(*connection, -FI_EIO, "its completion queue is broken");
     return moved;
   }
@@ -53,7 +53,7 @@ class LinkManager {
   /// See Link::fail().
   void fail(VerbsLink& link, int status) noexcept;
 
-  Places places;
+  ConnectionLimit connection_limit;
   Watchdog watchdog;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace erdma::transport::verbs {
 
-/// The links of one endpoint, by the address of the peer. Polling thread, except for tell() and
+/// The links of one endpoint, by the address of the peer. Polling thread, except for commit() and
 /// claim().
 class LinkTable {
  public:
@@ -27,11 +27,11 @@ class LinkTable {
     for (const auto& [address, link] : x_links) function(*link);
   }
 
-  /// Session::tell() and claim() of the link to `peer`; 0 if there is none. Any thread.
-  uint64_t tell(const util::SocketAddress& peer) noexcept {
+  /// commit() and claim() of the Session of the link to `peer`; 0 if there is none. Any thread.
+  uint64_t commit(const util::SocketAddress& peer) noexcept {
     const std::lock_guard guard(x_mutex);
     VerbsLink* const link = find(peer);
-    return link ? link->session.tell() : 0;
+    return link ? link->session.commit() : 0;
   }
   uint64_t claim(const util::SocketAddress& peer) noexcept {
     const std::lock_guard guard(x_mutex);

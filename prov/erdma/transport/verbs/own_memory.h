@@ -20,7 +20,7 @@ enum class OwnUse : uint8_t {
 };
 
 /// The minimal rights for each use.
-constexpr int rights_of(OwnUse use, TransportType personality) noexcept {
+constexpr int rights_of(OwnUse use, TransportType transport_type) noexcept {
   switch (use) {
     case OwnUse::heartbeat:
       return peer_rights(true, false);
@@ -30,7 +30,7 @@ constexpr int rights_of(OwnUse use, TransportType personality) noexcept {
       return kSourceRights;
     case OwnUse::scratch:
     case OwnUse::read_buffers:
-      return sink_rights(personality);
+      return sink_rights(transport_type);
   }
   return 0;
 }

@@ -94,7 +94,7 @@ size_t PacketSender::build(std::byte* to, Kind kind, const void* body, size_t bo
                                                             Kind kind, const void* body,
                                                             size_t body_bytes,
                                                             const Payload& payload) noexcept {
-  const uint32_t owed = x_credits.owed();
+  const uint32_t to_return = x_credits.to_return();
   const size_t length = build(to, kind, body, body_bytes, payload);
   ibv_sge piece{uint64_t(to), uint32_t(length), block ? block->lkey : 0};
   ibv_send_wr request;
@@ -106,7 +106,7 @@ size_t PacketSender::build(std::byte* to, Kind kind, const void* body, size_t bo
   work.type = block ? Work::Type::block : Work::Type::packet;
   if (block) work.block = *block;
   if (const int rc = x_queue.post(request)) [[unlikely]] {
-    x_credits.unconsume(uint16_t(owed - x_credits.owed()));
+    x_credits.unconsume(uint16_t(to_return - x_credits.to_return()));
     return refused(rc);
   }
   ++x_sent;

@@ -14,7 +14,8 @@
 namespace erdma::transport::verbs {
 
 /// Why a connection is broken; several of its parts use this text.
-inline constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
+inline constexpr const char* kInvalidControlPacket =
+    "the peer sent a control packet that makes no sense";
 
 /// What the parts of a connection report to it.
 class ConnectionHost {

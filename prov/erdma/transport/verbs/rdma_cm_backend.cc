@@ -279,7 +279,7 @@ void RdmaCmBackend::on_resolved(Entry& entry, const Event& event, BackendEvents&
 void RdmaCmBackend::on_established(Entry& entry, const Event& event, BackendEvents& events) {
   // From now on the polling thread may destroy the queue pair at any time.
   entry.cm->qp = nullptr;
-  if (entry.state == State::forsaken) return let_go(event.id, events);
+  if (entry.state == State::forsaken) return release(event.id, events);
   entry.state = State::up;
   if (entry.active)
     events.on_accepted(event.id, std::span(event.bytes).first(event.length), Path{});
@@ -292,19 +292,19 @@ void RdmaCmBackend::on_rejected(Entry& entry, const Event& event, BackendEvents&
   // listener.
   if (!event.length && std::abs(event.status) == ECONNRESET)
     return end(entry, event.id, -FI_ECONNRESET, events);
-  if (entry.state == State::forsaken) return let_go(event.id, events);
+  if (entry.state == State::forsaken) return release(event.id, events);
   entry.state = State::ended;
   events.on_refused(event.id, std::span(event.bytes).first(event.length));
 }
 
-void RdmaCmBackend::let_go(uint64_t id, BackendEvents& events) {
+void RdmaCmBackend::release(uint64_t id, BackendEvents& events) {
   x_entries.erase(id);
   events.on_closed(id, -FI_ECONNRESET);
 }
 
 void RdmaCmBackend::end(Entry& entry, uint64_t id, int status, BackendEvents& events) {
   const State state = entry.state;
-  if (state == State::forsaken) return let_go(id, events);
+  if (state == State::forsaken) return release(id, events);
   if (state == State::ended) return;
   entry.state = State::ended;
   events.on_closed(id, status);

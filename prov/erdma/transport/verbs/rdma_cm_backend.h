@@ -75,7 +75,7 @@ class RdmaCmBackend final : public ConnectionBackend {
   void on_resolved(Entry& entry, const Event& event, BackendEvents& events);
   void on_established(Entry& entry, const Event& event, BackendEvents& events);
   void on_rejected(Entry& entry, const Event& event, BackendEvents& events);
-  void let_go(uint64_t id, BackendEvents& events);
+  void release(uint64_t id, BackendEvents& events);
   void end(Entry& entry, uint64_t id, int status, BackendEvents& events);
   bool own_device(const rdma_cm_id* cm) const noexcept;
   Entry* find(uint64_t id) noexcept;

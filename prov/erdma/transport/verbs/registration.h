@@ -63,7 +63,7 @@ class RegistrationCache {
   virtual void release(const Registration& registration) noexcept = 0;
   /// True if the total length of these pieces is worth registering each of them. Call before the
   /// first acquire().
-  virtual bool worth(const iovec*, size_t /*count*/) noexcept { return true; }
+  virtual bool should_register(const iovec*, size_t /*count*/) noexcept { return true; }
   /// Whether a processor can copy this memory, which is not so of memory of a GPU.
   virtual bool copies(const iovec*, size_t /*count*/) noexcept { return true; }
   /// Memory of the application is about to be copied because registration is impossible for the

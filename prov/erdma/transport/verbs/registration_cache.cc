@@ -37,21 +37,21 @@ int WatchedCache::start(const char*& why) {
   if (!monitor) return monitor.error();
   x_monitor = std::move(*monitor);
   if (x_limits.kept_from_children) listen();
-  if (x_limits.device) x_limits.device->let_give_room(this);
-  return -x_housekeeper.start<&WatchedCache::keep_house>("erdma-regions", *this);
+  if (x_limits.device) x_limits.device->set_evictor(this);
+  return -x_evict_thread.start<&WatchedCache::evict_loop>("erdma-regions", *this);
 }
 
 WatchedCache::~WatchedCache() {
   util::BeforeFork::forget();
-  if (x_limits.device) x_limits.device->let_give_room(nullptr);
+  if (x_limits.device) x_limits.device->set_evictor(nullptr);
   const bool ours = x_epoch == util::process_epoch();
-  if (ours && x_housekeeper.running()) {
+  if (ours && x_evict_thread.running()) {
     {
       std::lock_guard guard(x_mutex);
       x_stop = true;
     }
     x_wake.ring();
-    x_housekeeper.join();
+    x_evict_thread.join();
   }
   // Unwatch explicitly, so that no call on this memory waits for events if a child still has the
   // descriptor.
@@ -69,7 +69,7 @@ WatchedCache::~WatchedCache() {
   x_monitor.reset();  // its thread writes to x_wake
 }
 
-void WatchedCache::keep_house() noexcept {
+void WatchedCache::evict_loop() noexcept {
   const util::SystemClock clock;
   for (;;) {
     pollfd wake{x_wake.fd(), POLLIN, 0};
@@ -79,13 +79,13 @@ void WatchedCache::keep_house() noexcept {
       if (!x_quarantines.empty()) timeout = int(x_limits.tick_ns / 1'000'000) + 1;
     }
     if (::poll(&wake, 1, timeout) > 0) x_wake.drain();
-    if (!run_housekeeping(clock.now())) return;
+    if (!destroy_due(clock.now())) return;
   }
 }
 
 /// False: the thread must end.
-bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
-  const std::lock_guard housekeeping(x_housekeeping);
+bool WatchedCache::destroy_due(uint64_t now) noexcept {
+  const std::lock_guard destroying(x_destroy_mutex);
   util::IntrusiveList<CachedRegion> to_destroy;
   {
     std::lock_guard guard(x_mutex);
@@ -113,16 +113,16 @@ bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
 /// out. Memory of regions in use still belongs to the application, which knows about it.
 void WatchedCache::before_fork() noexcept {
   if (x_epoch != util::process_epoch()) return;  // this is a child with its parent's regions
-  const std::lock_guard housekeeping(x_housekeeping);
+  const std::lock_guard destroying(x_destroy_mutex);
   const std::lock_guard guard(x_mutex);
   while (evict()) {
   }
 }
 
-bool WatchedCache::give_room(int error) noexcept {
+bool WatchedCache::evict_after(int error) noexcept {
   if (!for_want_of_room(error) || x_epoch != util::process_epoch()) return false;
   const size_t before = statistics().regions;
-  const std::lock_guard housekeeping(x_housekeeping);  // and what that destroys is gone then
+  const std::lock_guard destroying(x_destroy_mutex);  // and what that destroys is gone then
   const std::lock_guard guard(x_mutex);
   return evict() || x_statistics.regions < before;
 }

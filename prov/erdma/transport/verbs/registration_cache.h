@@ -53,7 +53,9 @@ bool for_want_of_room(int error) noexcept;
 ///
 /// Memory that is freed under x_mutex may itself be watched; then freeing waits for the monitor's
 /// thread, which never takes x_mutex. A thread of the cache does what can be done later.
-class WatchedCache final : public RegistrationCache, private util::BeforeFork, private RoomGiver {
+class WatchedCache final : public RegistrationCache,
+                           private util::BeforeFork,
+                           private RegionEvictor {
  public:
   struct Limits {
     size_t max_bytes = SIZE_MAX;  ///< of all regions
@@ -83,10 +85,10 @@ class WatchedCache final : public RegistrationCache, private util::BeforeFork, p
   WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept
       : x_quarantines(limits.tick_ns), x_maker(std::move(maker)), x_limits(limits) {}
   int start(const char*& why);
-  void keep_house() noexcept;
-  bool run_housekeeping(uint64_t now) noexcept;
+  void evict_loop() noexcept;
+  bool destroy_due(uint64_t now) noexcept;
   void before_fork() noexcept override;
-  bool give_room(int error) noexcept override;
+  bool evict_after(int error) noexcept override;
 
   // Call all of these with x_mutex held.
   bool apply_changes() noexcept;
@@ -107,7 +109,7 @@ class WatchedCache final : public RegistrationCache, private util::BeforeFork, p
   void destroy(CachedRegion& entry) noexcept;
 
   /// Held while regions are destroyed without x_mutex; taken before x_mutex.
-  std::mutex x_housekeeping;
+  std::mutex x_destroy_mutex;
   std::mutex x_mutex;
   std::unique_ptr<MemoryMonitor> x_monitor;
   RegionIndex x_indexes[kAllRights + 1];     ///< by rights
@@ -125,12 +127,12 @@ class WatchedCache final : public RegistrationCache, private util::BeforeFork, p
   struct {
     size_t bytes = SIZE_MAX, held = 0;
   } x_fruitless;  ///< size for which the cache was emptied in vain, and the bytes in use then
-  /// The housekeeper is destroying regions, which still take their room.
+  /// evict_loop() is destroying regions, which still take their room.
   bool x_destroying = false;
   CopyNotices x_notices;
-  util::EventFd x_wake;  ///< for the housekeeper
+  util::EventFd x_wake;  ///< for evict_loop()
   bool x_stop = false;
-  util::Thread x_housekeeper;
+  util::Thread x_evict_thread;
   const uint32_t x_epoch = util::process_epoch();
 };
 

@@ -15,32 +15,32 @@ namespace erdma::transport::verbs {
 ///   claim --tell(), in a hello or welcome--> told: can't be withdrawn, as the peer may rely on it
 ///   claim, told --end(), the waiting operations failed--> 0
 ///
-/// The connector's thread calls tell(); the polling thread calls everything else.
+/// The connector's thread calls commit(); the polling thread calls everything else.
 class Session {
  public:
   /// The name of a connection at both ends. Never 0, and never a name of an earlier process.
   static uint64_t name(uint32_t hello_serial, uint32_t welcome_serial, uint64_t nonces) noexcept {
     const uint64_t mixed = nonces ^ (uint64_t(hello_serial) << 32 | welcome_serial);
-    return mixed & ~kTold ? mixed & ~kTold : 2;
+    return mixed & ~kCommitted ? mixed & ~kCommitted : 2;
   }
 
-  uint64_t claim() const noexcept { return x_word.load() & ~kTold; }
-  void offer(uint64_t name) noexcept { x_word.store(name); }
-  /// False: the peer was told.
-  [[nodiscard]] bool withdraw() noexcept {
+  uint64_t claim() const noexcept { return x_word.load() & ~kCommitted; }
+  void propose(uint64_t name) noexcept { x_word.store(name); }
+  /// False: the claim is committed.
+  [[nodiscard]] bool cancel() noexcept {
     uint64_t expected = claim();
     return x_word.compare_exchange_strong(expected, 0);
   }
   void end() noexcept { x_word.store(0); }
-  uint64_t tell() noexcept {
+  uint64_t commit() noexcept {
     uint64_t word = x_word.load();
-    while (word && !x_word.compare_exchange_weak(word, word | kTold)) {
+    while (word && !x_word.compare_exchange_weak(word, word | kCommitted)) {
     }
-    return word & ~kTold;
+    return word & ~kCommitted;
   }
 
  private:
-  static constexpr uint64_t kTold = 1;
+  static constexpr uint64_t kCommitted = 1;
   std::atomic<uint64_t> x_word = 0;
 };
 

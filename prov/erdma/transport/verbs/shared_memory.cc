@@ -80,7 +80,7 @@ bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept {
 
 int register_all(RegistrationCache& cache, const iovec* memory, size_t count, int rights,
                  Registration* registrations) noexcept {
-  if (!cache.worth(memory, count)) return -FI_EOPNOTSUPP;
+  if (!cache.should_register(memory, count)) return -FI_EOPNOTSUPP;
   for (size_t i = 0; i < count; ++i) {
     if (memory[i].iov_len == 0) continue;
     const int rc = cache.acquire(memory[i].iov_base, memory[i].iov_len, rights, registrations[i]);

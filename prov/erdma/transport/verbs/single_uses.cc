@@ -21,31 +21,31 @@ SingleUses::SingleUses(std::unique_ptr<RegionMaker> maker, const Limits& limits,
     : x_maker(std::move(maker)), x_limits(limits), x_why(why) {
   util::register_fork_handler();
   if (x_limits.kept_from_children) listen();
-  if (x_limits.device) x_limits.device->let_give_room(this);
+  if (x_limits.device) x_limits.device->set_evictor(this);
   // Without a thread, release() deregisters.
   if (x_limits.later && x_wake)
-    (void)x_housekeeper.start<&SingleUses::keep_house>("erdma-regions", *this);
+    (void)x_evict_thread.start<&SingleUses::evict_loop>("erdma-regions", *this);
 }
 
 SingleUses::~SingleUses() {
   util::BeforeFork::forget();
-  if (x_limits.device) x_limits.device->let_give_room(nullptr);
+  if (x_limits.device) x_limits.device->set_evictor(nullptr);
   // In a child the regions belong to the parent. What describes them is left where it is, because
   // the parent's thread may have been changing the list when the process forked.
   if (x_epoch != util::process_epoch()) return;
-  if (x_housekeeper.running()) {
+  if (x_evict_thread.running()) {
     {
       std::lock_guard guard(x_mutex);
       x_stop = true;
     }
     x_wake.ring();
-    x_housekeeper.join();
+    x_evict_thread.join();
   }
   (void)destroy_retired();
   util::expect_none_left("use of a registration", x_regions);
 }
 
-void SingleUses::keep_house() noexcept {
+void SingleUses::evict_loop() noexcept {
   constexpr timespec kWhile{0, 1'000'000};  // so that other regions retire meanwhile
   for (;;) {
     pollfd wake{x_wake.fd(), POLLIN, 0};
@@ -65,13 +65,13 @@ void SingleUses::before_fork() noexcept {
   if (x_epoch == util::process_epoch()) (void)destroy_retired();
 }
 
-bool SingleUses::give_room(int error) noexcept {
+bool SingleUses::evict_after(int error) noexcept {
   return for_want_of_room(error) && x_epoch == util::process_epoch() && destroy_retired();
 }
 
 /// True: there was a retired region.
 bool SingleUses::destroy_retired() noexcept {
-  const std::lock_guard housekeeping(x_housekeeping);
+  const std::lock_guard destroying(x_destroy_mutex);
   util::IntrusiveList<CachedRegion> retired;
   {
     std::lock_guard guard(x_mutex);
@@ -97,14 +97,14 @@ int SingleUses::acquire(const void* address, size_t length, int rights,
   if (range.bytes() > x_limits.max_bytes)
     return refuse(CopyNotices::size, kMoreThanTheLimit, range.bytes());
   if (!reserve(range.bytes())) {
-    if (!x_housekeeper.running()) return -FI_ENOMEM;
+    if (!x_evict_thread.running()) return -FI_ENOMEM;
     (void)destroy_retired();
     if (!reserve(range.bytes())) return -FI_ENOMEM;
   }
   auto* const entry = new (std::nothrow) CachedRegion;
   errno = ENOMEM;
   ibv_mr* region = entry ? x_maker->make(range, rights) : nullptr;
-  if (entry && !region && x_housekeeper.running() && for_want_of_room(errno)) {
+  if (entry && !region && x_evict_thread.running() && for_want_of_room(errno)) {
     (void)destroy_retired();
     region = x_maker->make(range, rights);
   }
@@ -121,7 +121,7 @@ int SingleUses::acquire(const void* address, size_t length, int rights,
   return 0;
 }
 
-bool SingleUses::worth(const iovec* memory, size_t count) noexcept {
+bool SingleUses::should_register(const iovec* memory, size_t count) noexcept {
   warn();
   return hmem::total_length(memory, count) >= x_limits.least_bytes;
 }
@@ -129,7 +129,7 @@ bool SingleUses::worth(const iovec* memory, size_t count) noexcept {
 void SingleUses::release(const Registration& registration) noexcept {
   if (x_epoch != util::process_epoch()) return;
   auto* const entry = static_cast<CachedRegion*>(registration.entry);
-  if (x_housekeeper.running()) {
+  if (x_evict_thread.running()) {
     std::lock_guard guard(x_mutex);
     if (x_retired.empty()) x_wake.ring();
     x_retired.push_back(*entry);

@@ -20,7 +20,7 @@ namespace erdma::transport::verbs {
 /// addresses before and after, also while it waits to be deregistered. Even simultaneous uses do
 /// not share a region: for the pages that only the older use holds, nothing shows that they are
 /// still the same.
-class SingleUses final : public RegistrationCache, private util::BeforeFork, private RoomGiver {
+class SingleUses final : public RegistrationCache, private util::BeforeFork, private RegionEvictor {
  public:
   /// A registration costs about as much as copying this many bytes: two commands of the device, and
   /// the kernel pins page by page.
@@ -44,7 +44,7 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
   int acquire(const void* address, size_t length, int rights,
               Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
-  bool worth(const iovec* memory, size_t count) noexcept override;
+  bool should_register(const iovec* memory, size_t count) noexcept override;
   const char* registers_each_time() const noexcept override { return x_why; }
 
  private:
@@ -53,9 +53,9 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
   int refuse(CopyNotices::What what, const char* why, size_t bytes) noexcept;
   int failed(int error, size_t bytes) noexcept;
   void warn() noexcept;
-  void keep_house() noexcept;
+  void evict_loop() noexcept;
   bool destroy_retired() noexcept;
-  bool give_room(int error) noexcept override;
+  bool evict_after(int error) noexcept override;
   void before_fork() noexcept override;
 
   const std::unique_ptr<RegionMaker> x_maker;
@@ -70,9 +70,9 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
   /// Size that was refused although nothing else was registered.
   size_t x_refused_bytes = SIZE_MAX;
   const uint32_t x_epoch = util::process_epoch();
-  std::mutex x_housekeeping;  ///< held while retired regions are destroyed; taken before x_mutex
-  util::EventFd x_wake;       ///< rings when the first region retires
-  util::Thread x_housekeeper;
+  std::mutex x_destroy_mutex;  ///< held while retired regions are destroyed; taken before x_mutex
+  util::EventFd x_wake;        ///< rings when the first region retires
+  util::Thread x_evict_thread;
 };
 
 }  // namespace erdma::transport::verbs

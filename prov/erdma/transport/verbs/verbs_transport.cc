@@ -17,7 +17,7 @@ constexpr uint64_t kPollsPerClock = 256;
 
 VerbsTransport::VerbsTransport(const Options& options, Device& device, RegistrationCache& cache,
                                const util::Clock* clock)
-    : x_shared(options, device, cache, Places::kSpareIds),
+    : x_shared(options, device, cache, ConnectionLimit::kSpareIds),
       x_completions(x_shared),
       x_inbox(x_wake),
       x_epoll(epoll_create1(EPOLL_CLOEXEC)),
@@ -29,7 +29,7 @@ VerbsTransport::~VerbsTransport() {
   shutdown();
   x_connector.reset();  // its thread may still post connections until here
   x_inbox.mails.read([](Mail& mail) {
-    if (mail.type == Mail::Type::strand) mail.connection->stranded = true;
+    if (mail.type == Mail::Type::leave_open) mail.connection->leave_open = true;
     mail.connection.reset();
   });
 }
@@ -85,7 +85,7 @@ std::unique_ptr<Connection> VerbsTransport::Maker::prepare(ibv_qp_init_attr& att
 }
 
 void VerbsTransport::Maker::fill_terms(const util::SocketAddress& peer, Terms& terms) noexcept {
-  terms.resumes = x_all.x_links.tell(peer);
+  terms.resumes = x_all.x_links.commit(peer);
   terms.credits = PacketReceiver::kSmallReceives;
   terms.receive_bytes = PacketReceiver::kSmallReceiveBytes;
   terms.heartbeat_address = x_all.x_shared.heartbeat.target_address;

@@ -21,10 +21,10 @@ constexpr uint64_t kSecond = 1'000'000'000;
 
 }  // namespace
 
-Watchdog::Watchdog(Resources& shared, Places& places, LinkManager& manager,
+Watchdog::Watchdog(Resources& shared, ConnectionLimit& connection_limit, LinkManager& manager,
                    const util::Clock& clock) noexcept
     : x_shared(shared),
-      x_places(places),
+      x_connection_limit(connection_limit),
       x_manager(manager),
       x_clock(clock),
       x_tick_ns(std::clamp<uint64_t>(shared.options.peer_timeout_ns / kTicksPerTimeout, 100'000,
@@ -61,19 +61,21 @@ void Watchdog::tick(Sink& sink) noexcept {
   if (!has_work()) return;
   const uint64_t now = x_clock.now();
   if (now < x_next_tick) return;
-  for (Connection* connection : x_places.connected())
+  for (Connection* connection : x_connection_limit.connected())
     if (!connection->lifecycle.ending() && !watch_retirement(*connection, now, sink))
       watch_silence(*connection, now);
   const bool in_grace = std::any_of(  // checking one connection may change the phase of another
-      x_places.connected().begin(), x_places.connected().end(), [](const Connection* connection) {
+      x_connection_limit.connected().begin(), x_connection_limit.connected().end(),
+      [](const Connection* connection) {
         return connection->lifecycle.retiring() || connection->lifecycle.agrees();
       });
   watch_unconnected(sink, now);
-  x_places.admit_overdue(sink, now - x_grace_ns);
-  x_tick_in = in_grace || x_places.any_waiting() ? x_grace_ns : x_tick_ns;
+  x_connection_limit.admit_overdue(sink, now - x_grace_ns);
+  x_tick_in = in_grace || x_connection_limit.any_waiting() ? x_grace_ns : x_tick_ns;
   x_next_tick = now + x_tick_in;
   // The peers that were asked to retire may be busy.
-  if (x_places.any_waiting() || x_places.too_many()) x_places.retire_one(nullptr);
+  if (x_connection_limit.any_waiting() || x_connection_limit.too_many())
+    x_connection_limit.retire_one(nullptr);
 }
 
 /// The peer's consent may have arrived since the queues were last polled, which may be long ago,

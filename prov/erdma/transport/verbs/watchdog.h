@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "transport/verbs/places.h"
+#include "transport/verbs/connection_limit.h"
 #include "transport/verbs/resources.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -16,7 +16,7 @@ class LinkManager;
 /// request to give its connection up; and links without a connection for which operations wait.
 class Watchdog {
  public:
-  Watchdog(Resources& shared, Places& places, LinkManager& manager,
+  Watchdog(Resources& shared, ConnectionLimit& connection_limit, LinkManager& manager,
            const util::Clock& clock) noexcept;
 
   /// Checks everything if a tick is due.
@@ -42,7 +42,8 @@ class Watchdog {
 
  private:
   bool has_work() const noexcept {
-    return !x_places.connected().empty() || !x_unconnected.empty() || x_places.any_waiting();
+    return !x_connection_limit.connected().empty() || !x_unconnected.empty() ||
+           x_connection_limit.any_waiting();
   }
   void watch_silence(Connection& connection, uint64_t now) noexcept;
   bool watch_retirement(Connection& connection, uint64_t now, Sink& sink) noexcept;
@@ -50,7 +51,7 @@ class Watchdog {
   void watch_unconnected(Sink& sink, uint64_t now) noexcept;
 
   Resources& x_shared;
-  Places& x_places;
+  ConnectionLimit& x_connection_limit;
   LinkManager& x_manager;
   const util::Clock& x_clock;
   const uint64_t x_tick_ns;

@@ -1,4 +1,4 @@
-#include "transport/verbs/places.h"
+#include "transport/verbs/connection_limit.h"
 
 #include <algorithm>
 #include <new>
@@ -8,31 +8,31 @@
 
 namespace erdma::transport::verbs {
 
-void Places::reserve() {
+void ConnectionLimit::reserve() {
   x_connected.reserve(x_connected.size() + 2);
   x_closing.reserve(x_connected.capacity());
 }
 
-void Places::add(Connection& connection, const VerbsLink& link) noexcept {
+void ConnectionLimit::add(Connection& connection, const VerbsLink& link) noexcept {
   x_connected.push_back(&connection);
   connection.sender.used = connection.came_up = x_shared.polls - 1;
   if (link.to_self()) ++x_to_self;
 }
 
-void Places::remove(Connection& connection) noexcept {
+void ConnectionLimit::remove(Connection& connection) noexcept {
   std::erase(x_closing, &connection);
   std::erase(x_connected, &connection);
   if (connection.link()->to_self()) --x_to_self;
 }
 
-void Places::advance(VerbsLink& link, LinkState to) noexcept {
+void ConnectionLimit::advance(VerbsLink& link, LinkState to) noexcept {
   const LinkState before = link.advance(to);
   if (before == LinkState::connecting) --x_connecting;
   if (before == LinkState::waiting) std::erase(x_waiting, &link);
   if (to == LinkState::connecting) ++x_connecting;
 }
 
-int Places::connect(VerbsLink& link) noexcept try {
+int ConnectionLimit::connect(VerbsLink& link) noexcept try {
   if (taken() < x_shared.options.max_connections) {
     const int rc = request(link);
     return rc ? rc : -FI_EAGAIN;
@@ -44,7 +44,7 @@ int Places::connect(VerbsLink& link) noexcept try {
   return -FI_ENOMEM;
 }
 
-int Places::request(VerbsLink& link) noexcept {
+int ConnectionLimit::request(VerbsLink& link) noexcept {
   const int rc = x_connector->connect(link.address(), ++link.attempt, !link.was_up());
   if (rc) return rc;
   advance(link, LinkState::connecting);
@@ -52,20 +52,20 @@ int Places::request(VerbsLink& link) noexcept {
   return 0;
 }
 
-int Places::admit(Sink& sink) noexcept {
+int ConnectionLimit::admit(Sink& sink) noexcept {
   int moved = 0;
   for (; any_waiting() && taken() < x_shared.options.max_connections; ++moved) admit_first(sink);
   while (x_retiring + x_closing.size() < x_waiting.size() && retire_one(nullptr)) ++moved;
   return moved;
 }
 
-void Places::admit_first(Sink& sink) noexcept {
+void ConnectionLimit::admit_first(Sink& sink) noexcept {
   VerbsLink& link = *x_waiting.front();
   advance(link, LinkState::idle);
   if (const int rc = request(link)) x_manager.down(link, rc, sink);
 }
 
-void Places::admit_overdue(Sink& sink, uint64_t before) noexcept {
+void ConnectionLimit::admit_overdue(Sink& sink, uint64_t before) noexcept {
   const unsigned limit = x_shared.options.max_connections;
   // half of the spare ids remain for peers that connect here
   const size_t ids = 2 * limit + kSpareIds / 2;
@@ -73,12 +73,12 @@ void Places::admit_overdue(Sink& sink, uint64_t before) noexcept {
   while (any_waiting() && x_waiting.front()->since <= before && taken() < most) admit_first(sink);
 }
 
-bool Places::too_many() const noexcept {
+bool ConnectionLimit::too_many() const noexcept {
   return x_connected.size() - x_to_self >
          x_shared.options.max_connections + x_retiring + x_closing.size();
 }
 
-bool Places::retire_one(const Connection* spared) noexcept {
+bool ConnectionLimit::retire_one(const Connection* spared) noexcept {
   Connection* oldest = nullptr;
   for (Connection* connection : x_connected) {
     if (connection == spared || !connection->confirmed() || connection->link()->to_self() ||

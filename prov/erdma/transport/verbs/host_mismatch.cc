@@ -1,4 +1,4 @@
-#include "transport/verbs/unlike_hosts.h"
+#include "transport/verbs/host_mismatch.h"
 
 #include <cstdio>
 #include <cstring>
@@ -41,7 +41,7 @@ bool begins_as_iwarp(std::span<const std::byte> bytes) noexcept {
 void tell_of_iwarp(const util::SocketAddress& from) noexcept {
   guarded("answering a connection request", [&] {
     const std::string name = from.set() ? from.host_string() : "a peer";
-    ERDMA_NOTICE(unlike_hosts, EP_CTRL,
+    ERDMA_NOTICE(host_mismatch, EP_CTRL,
                  "the NIC of %s is in standard mode (iWARP), and that of this host in compat mode: "
                  "they cannot talk to each other. Put the NICs of all hosts into one mode",
                  name.c_str());
@@ -53,20 +53,20 @@ void tell_why_unreached(const util::SocketAddress& peer, int status, bool standa
   const util::AddressText name = peer.to_string();
   const util::ErrorText error(-status);
   if (standard && mapper_runs)
-    ERDMA_NOTICE(unlike_hosts, EP_CTRL,
+    ERDMA_NOTICE(host_mismatch, EP_CTRL,
                  "%s is not reached (%s), and the port mapper iwpmd runs on this host, which sends "
                  "connections to other ports than the NIC listens on. Stop it on all hosts: "
                  "systemctl disable --now iwpmd",
                  name.c_str(), error.c_str());
   else if (standard && status == -FI_ECONNREFUSED)
-    ERDMA_NOTICE(unlike_hosts, EP_CTRL,
+    ERDMA_NOTICE(host_mismatch, EP_CTRL,
                  "nobody listens at %s. If its endpoint is there: the port mapper iwpmd runs on "
                  "its host (systemctl disable --now iwpmd), or its NIC is in compat mode "
                  "(ibv_devinfo: transport InfiniBand), which cannot talk to the standard mode of "
                  "this one",
                  name.c_str());
   else if (!standard && status == -FI_ECONNRESET)
-    ERDMA_NOTICE(unlike_hosts, EP_CTRL,
+    ERDMA_NOTICE(host_mismatch, EP_CTRL,
                  "%s hangs up without a word. If its endpoint is there, its NIC is in standard "
                  "mode (ibv_devinfo: transport iWARP), which cannot talk to the compat mode of "
                  "this one",

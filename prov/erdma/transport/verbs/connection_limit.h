@@ -15,12 +15,13 @@ class LinkManager;
 /// The limit on connections (FI_ERDMA_MAX_CONNECTIONS): which links have one, which wait for a
 /// place, and which peer is asked to give up its place. The connection of an endpoint to itself
 /// does not count, because it cannot be given up.
-class Places {
+class ConnectionLimit {
  public:
   /// The limit may be exceeded for a while, by connections that peers make and by incomplete ones.
   static constexpr uint32_t kSpareIds = 256;
 
-  Places(Resources& shared, LinkManager& manager) noexcept : x_shared(shared), x_manager(manager) {}
+  ConnectionLimit(Resources& shared, LinkManager& manager) noexcept
+      : x_shared(shared), x_manager(manager) {}
   void start(Connector& connector) noexcept { x_connector = &connector; }
 
   const std::vector<Connection*>& connected() const noexcept { return x_connected; }

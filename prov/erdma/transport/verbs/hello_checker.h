@@ -15,11 +15,11 @@ namespace erdma::transport::verbs {
 /// What this endpoint says when connections are made, and how it judges what others say: whether a
 /// hello belongs to this job, is for this endpoint and is not a replay; and whether a request takes
 /// precedence over existing attempts.
-class Gatekeeper {
+class HelloChecker {
  public:
   using Bytes = std::span<const std::byte>;
   /// By the time of judge(), `config` has the name that was bound.
-  Gatekeeper(const ConnectorConfig& config, uint64_t nonce);
+  HelloChecker(const ConnectorConfig& config, uint64_t nonce);
 
   /// This side's hello or welcome for the attempt, which records its content. `context`: see
   /// encode().
@@ -38,7 +38,7 @@ class Gatekeeper {
   HelloPrefix challenge(const Peer& peer, const Hello& hello) const noexcept;
   /// Takes note of a refusal by the peer, or by whatever listens there. True: the peer may accept
   /// the next request.
-  bool heed(Peer& peer, Bytes refusal) const;
+  bool apply_refusal(Peer& peer, Bytes refusal) const;
   bool is_self(const Peer& peer) const noexcept { return peer.name == x_config.name; }
   /// See BackendEvents::on_stranger().
   void log(const util::SocketAddress& from, const char* what, bool harmless) const;

@@ -39,9 +39,9 @@ struct Transfer : util::ListHook<Transfer> {
 
   // The generation under way. Of the shared words, this side reads back only those that the sender
   // writes.
-  TicketState state;           ///< mode none: between generations
-  Whose whose = Whose::peers;  ///< whose memory this side's calls were on
-  bool present = false;        ///< the sender had attached this page when the generation began
+  TicketState state;             ///< mode none: between generations
+  Target target = Target::peer;  ///< the process that this side's calls accessed
+  bool present = false;          ///< the sender had attached this page when the generation began
   bool asks = false;  ///< the sender is shown the ticket; otherwise this side alone claims chunks
   Range range;
   size_t chunk = 0;
@@ -77,11 +77,11 @@ struct Transfer : util::ListHook<Transfer> {
 
 /// Takes each transfer through its generations, from the choice of a mode to the end. `shared` must
 /// outlive this object; no value read from it is trusted.
-class Generations {
+class BulkTransfers {
  public:
-  Generations(void* shared, BulkMemory& slots, CmaCalls& calls, CmaPeer& sender,
-              const Options& options, const CoreSharing& core, Counters& counters,
-              const util::Clock& clock) noexcept
+  BulkTransfers(void* shared, BulkMemory& slots, CmaCalls& calls, CmaPeer& sender,
+                const Options& options, const CoreSharing& core, Counters& counters,
+                const util::Clock& clock) noexcept
       : x_memory(shared),
         x_page(shared_page(shared)),
         x_backing(slots),

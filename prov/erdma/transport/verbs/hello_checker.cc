@@ -1,12 +1,12 @@
-#include "transport/verbs/gatekeeper.h"
+#include "transport/verbs/hello_checker.h"
 
 #include <sodium.h>
 
 #include <cstring>
 #include <utility>
 
+#include "transport/verbs/host_mismatch.h"
 #include "transport/verbs/session.h"
-#include "transport/verbs/unlike_hosts.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -40,11 +40,11 @@ bool stale(const Attempt& attempt, const Hello& hello) noexcept {
 
 }  // namespace
 
-Gatekeeper::Gatekeeper(const ConnectorConfig& config, uint64_t nonce)
+HelloChecker::HelloChecker(const ConnectorConfig& config, uint64_t nonce)
     : x_config(config), x_nonce(nonce), x_key(config.options.job_key), x_secret(random_text()) {}
 
-HelloBytes Gatekeeper::greeting(HelloKind kind, Attempt& attempt, const Path& path,
-                                Bytes context) noexcept {
+HelloBytes HelloChecker::greeting(HelloKind kind, Attempt& attempt, const Path& path,
+                                  Bytes context) noexcept {
   Hello hello;
   hello.kind = kind;
   hello.serial = attempt.serial = ++x_serial;
@@ -57,14 +57,14 @@ HelloBytes Gatekeeper::greeting(HelloKind kind, Attempt& attempt, const Path& pa
   return encode(hello, x_key, path, context);
 }
 
-uint64_t Gatekeeper::session_of(const Attempt& attempt) const noexcept {
+uint64_t HelloChecker::session_of(const Attempt& attempt) const noexcept {
   const uint32_t serials[] = {attempt.serial, attempt.peer_serial};
   return Session::name(serials[!attempt.active], serials[attempt.active],
                        x_nonce ^ attempt.terms.nonce);
 }
 
-Refusal Gatekeeper::judge(const util::SocketAddress& from, Bytes bytes, const Path& path,
-                          Hello& hello) {
+Refusal HelloChecker::judge(const util::SocketAddress& from, Bytes bytes, const Path& path,
+                            Hello& hello) {
   const NameBytes own = name_bytes(x_config.name);
   Refusal wrong = decode(bytes, HelloKind::hello, x_key, path, own, hello);
   if (wrong == Refusal::none && hello.terms.protocol_version != own_version())
@@ -89,8 +89,8 @@ Refusal Gatekeeper::judge(const util::SocketAddress& from, Bytes bytes, const Pa
   return wrong;
 }
 
-Refusal Gatekeeper::judge_welcome(const Attempt& attempt, Bytes bytes, const Path& path,
-                                  Hello& hello) const {
+Refusal HelloChecker::judge_welcome(const Attempt& attempt, Bytes bytes, const Path& path,
+                                    Hello& hello) const {
   const util::SocketAddress& name = attempt.peer->name;
   Refusal wrong = decode(bytes, HelloKind::welcome, x_key, path,
                          std::as_bytes(std::span(attempt.hello_mac)), hello);
@@ -105,8 +105,8 @@ Refusal Gatekeeper::judge_welcome(const Attempt& attempt, Bytes bytes, const Pat
   return wrong;
 }
 
-Refusal Gatekeeper::admit(const AttemptTable& table, const Peer& peer,
-                          const Hello& hello) const noexcept {
+Refusal HelloChecker::admit(const AttemptTable& table, const Peer& peer,
+                            const Hello& hello) const noexcept {
   for (const Attempt* attempt : {peer.passive, peer.active}) {
     if (!attempt || (attempt->active && is_self(peer))) continue;
     if (stale(*attempt, hello)) return Refusal::stale;
@@ -124,7 +124,7 @@ Refusal Gatekeeper::admit(const AttemptTable& table, const Peer& peer,
 
 /// What accepting the request would end: a live connection, or one that was given up and is to be
 /// continued. 0 = nothing.
-uint64_t Gatekeeper::ended_by(const Peer& peer, const Hello& hello) const noexcept {
+uint64_t HelloChecker::ended_by(const Peer& peer, const Hello& hello) const noexcept {
   const uint64_t continues = x_config.factory->continues(peer.name);
   if (is_self(peer) || (continues && hello.terms.resumes == continues)) return 0;
   for (const Attempt* attempt : {peer.passive, peer.active})
@@ -134,22 +134,22 @@ uint64_t Gatekeeper::ended_by(const Peer& peer, const Hello& hello) const noexce
 
 /// The answer differs for each connection, so an attacker that replays recorded hellos of a peer
 /// cannot give it.
-uint16_t Gatekeeper::question(const util::SocketAddress& peer, uint64_t session) const noexcept {
+uint16_t HelloChecker::question(const util::SocketAddress& peer, uint64_t session) const noexcept {
   const Mac mac = x_secret.sign(name_bytes(peer), {}, std::as_bytes(std::span(&session, 1)));
   return uint16_t((mac[0] | mac[1] << 8) | 1);
 }
 
-HelloPrefix Gatekeeper::challenge(const Peer& peer, const Hello& hello) const noexcept {
+HelloPrefix HelloChecker::challenge(const Peer& peer, const Hello& hello) const noexcept {
   HelloPrefix prefix = encode_prefix(HelloKind::challenge);
   prefix.argument = question(peer.name, ended_by(peer, hello));
   return prefix;
 }
 
-HelloPrefix Gatekeeper::refusal(Refusal reason) const noexcept {
+HelloPrefix HelloChecker::refusal(Refusal reason) const noexcept {
   return encode_prefix(HelloKind::refusal, reason, own_version());
 }
 
-bool Gatekeeper::heed(Peer& peer, Bytes refusal) const {
+bool HelloChecker::apply_refusal(Peer& peer, Bytes refusal) const {
   const auto name = peer.name.to_string();
   switch (const Refusal reason = decode_refusal(refusal)) {
     case Refusal::replay:
@@ -161,7 +161,7 @@ bool Gatekeeper::heed(Peer& peer, Bytes refusal) const {
       ERDMA_DEBUG(EP_CTRL, "%s says: %s\n", name.c_str(), refusal_text(reason));
       return true;
     case Refusal::closing:
-      return peer.patient;
+      return peer.retry_refused;
     case Refusal::none:
       ERDMA_NOTICE(peer_lost, EP_CTRL, "the listener at %s is not an endpoint of this provider",
                    name.c_str());
@@ -173,11 +173,11 @@ bool Gatekeeper::heed(Peer& peer, Bytes refusal) const {
   }
 }
 
-std::string Gatekeeper::text_of(Refusal reason, Bytes bytes) const {
+std::string HelloChecker::text_of(Refusal reason, Bytes bytes) const {
   return reason == Refusal::version ? version_text(bytes, own_version()) : refusal_text(reason);
 }
 
-void Gatekeeper::log(const util::SocketAddress& from, const char* what, bool harmless) const {
+void HelloChecker::log(const util::SocketAddress& from, const char* what, bool harmless) const {
   const std::string who = from.set() ? std::string(from.to_string()) : "an unknown address";
   const char* format = "connection from %s refused by %s: it %s\n";
   if (harmless)

@@ -1,4 +1,4 @@
-#include "transport/shm/bulk_generation.h"
+#include "transport/shm/bulk_transfers.h"
 
 #include <rdma/fi_errno.h>
 
@@ -45,7 +45,7 @@ uint32_t claim_alone(Transfer& transfer) noexcept {
 
 }  // namespace
 
-int Generations::step(Transfer& transfer, Budget& budget) noexcept {
+int BulkTransfers::step(Transfer& transfer, Budget& budget) noexcept {
   int steps = 0;
   if (transfer.state.mode == Mode::none && transfer.lefts > 0) {
     if (transfer.remote.region && !may_call(transfer)) transfer.status = -FI_EOPNOTSUPP;
@@ -67,50 +67,50 @@ int Generations::step(Transfer& transfer, Budget& budget) noexcept {
   return steps;
 }
 
-void Generations::close_claims(Transfer& transfer) noexcept {
+void BulkTransfers::close_claims(Transfer& transfer) noexcept {
   if (is_shared(transfer.state.mode) && !transfer.closed) close(transfer);
 }
 
-bool Generations::sender_writes(const Transfer& transfer) const noexcept {
+bool BulkTransfers::sender_writes(const Transfer& transfer) const noexcept {
   if (!transfer.closed || transfer.status != 0) return false;
   const uint32_t over = tally_of(x_page.progress[transfer.ticket].done, transfer) +
                         (stop_of(transfer).chunk != Stop::kNoChunk ? 1 : 0);
   return over < transfer.by_sender;
 }
 
-void Generations::abandon(Transfer& transfer) noexcept {
+void BulkTransfers::abandon(Transfer& transfer) noexcept {
   close_claims(transfer);
   store_release(x_page.ticket[transfer.ticket].state, 0u);
   if (x_bouncing == &transfer) x_bouncing = nullptr;
 }
 
-Stop Generations::stop_of(const Transfer& transfer) const noexcept {
+Stop BulkTransfers::stop_of(const Transfer& transfer) const noexcept {
   if (!transfer.asks) return {};
   const Stop stop = unpack_stop(load_acquire(x_page.progress[transfer.ticket].stop));
   return stop.generation == transfer.state.generation && stop.error != 0 ? stop : Stop{};
 }
 
-bool Generations::revoked(const Transfer& transfer) const noexcept {
+bool BulkTransfers::revoked(const Transfer& transfer) const noexcept {
   if (transfer.remote.region) return x_backing.sender_left();  // enter() covers the rest
   const uint16_t last = look_after_reading(x_page.revoked[transfer.remote.index]);
   return revoked_by(last, transfer.remote.generation) || x_backing.sender_left();
 }
 
 /// A tally of another generation counts as none.
-uint32_t Generations::tally_of(const SharedWord& word, const Transfer& transfer) const noexcept {
+uint32_t BulkTransfers::tally_of(const SharedWord& word, const Transfer& transfer) const noexcept {
   if (!transfer.asks) return 0;
   const Tally tally = unpack_tally(load_acquire(word));
   return tally.generation == transfer.state.generation ? tally.count : 0;
 }
 
-bool Generations::all_claimed(const Transfer& transfer) const noexcept {
+bool BulkTransfers::all_claimed(const Transfer& transfer) const noexcept {
   if (!transfer.asks) return transfer.claimed >= transfer.chunks;
   const Claims claims = unpack_claims(load_acquire(x_page.progress[transfer.ticket].claim));
   return claims.generation == transfer.state.generation &&
          claims.front + claims.back >= transfer.chunks;
 }
 
-Mode Generations::next_mode(const Transfer& transfer) const noexcept {
+Mode BulkTransfers::next_mode(const Transfer& transfer) const noexcept {
   const auto write_state = WriteState(load_acquire(x_page.write_state));
   if (transfer.call == CmaCall::write) return Mode::outward;
   const bool unasked = write_state == WriteState::unasked;
@@ -121,7 +121,7 @@ Mode Generations::next_mode(const Transfer& transfer) const noexcept {
   return writes ? Mode::write_only : Mode::none;
 }
 
-int Generations::back_slots() noexcept {
+int BulkTransfers::back_slots() noexcept {
   if (x_backed) return 0;
   const int status = x_backing.back_bounce();
   x_backed = status == 0;
@@ -131,7 +131,7 @@ int Generations::back_slots() noexcept {
 /// True if this transfer may use the slots although CMA could move it. A sender that has not yet
 /// announced whether it may write is not polling, so it cannot copy either. Where cores are shared,
 /// each half of a copy waits for its turn.
-bool Generations::may_choose_copy(const Transfer& transfer) const noexcept {
+bool BulkTransfers::may_choose_copy(const Transfer& transfer) const noexcept {
   const auto write_state = WriteState(load_acquire(x_page.write_state));
   return !transfer.copy_off && !x_core.shared() && write_state != WriteState::unasked &&
          !x_unaffordable && transfer.call == CmaCall::read && transfer.remote.index != kUnhelped &&
@@ -140,13 +140,13 @@ bool Generations::may_choose_copy(const Transfer& transfer) const noexcept {
 
 /// One transfer at a time has the slots. Others that might use them wait, so that the measured time
 /// is that of the path alone.
-bool Generations::must_wait(const Transfer& transfer) const noexcept {
+bool BulkTransfers::must_wait(const Transfer& transfer) const noexcept {
   return x_bouncing && (next_mode(transfer) == Mode::bounce || may_choose_copy(transfer));
 }
 
 /// `mode` is what CMA permits on entry; it becomes Mode::bounce if the bytes shall be copied.
 /// Returns 0, or why they cannot be.
-int Generations::choose_path(Transfer& transfer, Mode& mode) noexcept {
+int BulkTransfers::choose_path(Transfer& transfer, Mode& mode) noexcept {
   if (mode == Mode::outward) {
     transfer.path = Path::cma;
     transfer.comparable = false;
@@ -170,7 +170,7 @@ int Generations::choose_path(Transfer& transfer, Mode& mode) noexcept {
 }
 
 /// False: the transfer must wait for the slots, or until the sender announces whether it may write.
-bool Generations::begin(Transfer& transfer) noexcept {
+bool BulkTransfers::begin(Transfer& transfer) noexcept {
   Mode mode = next_mode(transfer);
   if (mode == Mode::none || must_wait(transfer)) return false;
   const Range whole = transfer.left[--transfer.lefts];
@@ -183,7 +183,7 @@ bool Generations::begin(Transfer& transfer) noexcept {
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
   transfer.claimed = 0;
-  transfer.whose = Whose::peers;
+  transfer.target = Target::peer;
   transfer.failed = Stop::kNoChunk;
   transfer.closed = false;
   transfer.by_sender = 0;
@@ -201,7 +201,7 @@ bool Generations::begin(Transfer& transfer) noexcept {
 /// sender that sees any new value also sees that zero, so it never mixes two generations. Words
 /// that a bounce does not use are not written: each line costs a transfer from the sender's core
 /// and back.
-void Generations::publish(Transfer& transfer) noexcept {
+void BulkTransfers::publish(Transfer& transfer) noexcept {
   Ticket& ticket = x_page.ticket[transfer.ticket];
   TicketProgress& progress = x_page.progress[transfer.ticket];
   store_release(ticket.remote_key, transfer.remote.id());
@@ -227,7 +227,7 @@ void Generations::publish(Transfer& transfer) noexcept {
 }
 
 /// Claims the next chunk. kNoChunk: none is left now, or the word is invalid (then status is set).
-uint32_t Generations::claim(Transfer& transfer) noexcept {
+uint32_t BulkTransfers::claim(Transfer& transfer) noexcept {
   if (!transfer.asks) return claim_alone(transfer);
   SharedWord& word = x_page.progress[transfer.ticket].claim;
   uint64_t seen = load_acquire(word);
@@ -248,7 +248,7 @@ uint32_t Generations::claim(Transfer& transfer) noexcept {
   return Stop::kNoChunk;
 }
 
-void Generations::close(Transfer& transfer) noexcept {
+void BulkTransfers::close(Transfer& transfer) noexcept {
   transfer.closed = true;
   transfer.by_sender = 0;
   if (!transfer.asks) return;
@@ -263,7 +263,7 @@ void Generations::close(Transfer& transfer) noexcept {
   transfer.status = -EPROTO;
 }
 
-void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
+void BulkTransfers::move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
   const uint64_t begin = transfer.range.begin + uint64_t(index) * transfer.chunk;
   const auto length = size_t(std::min<uint64_t>(transfer.chunk, transfer.range.end - begin));
   const bool region = transfer.remote.region;
@@ -277,7 +277,7 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
   const int error =
       move_by_cma(x_calls, transfer.call, x_peer, {transfer.local, transfer.locals},
                   {transfer.remote.iov, transfer.remote.count}, begin, length,
-                  reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, transfer.whose);
+                  reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, transfer.target);
   if (region) x_backing.leave();
   budget.spend_chunk(length);
   if (error == 0) {
@@ -292,7 +292,7 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
   }
 }
 
-int Generations::move_chunks(Transfer& transfer, Budget& budget) noexcept {
+int BulkTransfers::move_chunks(Transfer& transfer, Budget& budget) noexcept {
   int steps = 0;
   while (!transfer.closed && transfer.status == 0 && budget.chunk_left() &&
          !fatal(stop_of(transfer))) {
@@ -316,7 +316,7 @@ int Generations::move_chunks(Transfer& transfer, Budget& budget) noexcept {
 }
 
 /// Ends the generation once every claimed chunk is done or has failed.
-int Generations::watch_sender(Transfer& transfer) noexcept {
+int BulkTransfers::watch_sender(Transfer& transfer) noexcept {
   if (transfer.status != 0) return 0;
   // Loaded before `done`: a sender that stops has stored its last `done` earlier.
   const Stop stop = stop_of(transfer);
@@ -343,7 +343,7 @@ int Generations::watch_sender(Transfer& transfer) noexcept {
   return 1;
 }
 
-int Generations::empty_slots(Transfer& transfer, Budget& budget) noexcept {
+int BulkTransfers::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   const Stop stop = stop_of(transfer);
   const uint32_t produced = tally_of(x_page.produced, transfer);
   if (stop.error != 0 || produced < transfer.piece || produced - transfer.piece > kBounceSlots) {
@@ -369,7 +369,7 @@ int Generations::empty_slots(Transfer& transfer, Budget& budget) noexcept {
 
 /// No slot is filled. A sender that computes may not poll for long; what it shared is then read by
 /// CMA. If it fills another slot, that slot is never read.
-int Generations::await_sender(Transfer& transfer) noexcept {
+int BulkTransfers::await_sender(Transfer& transfer) noexcept {
   if (!may_call(transfer)) return 0;
   const uint64_t now = x_clock.now();
   if (transfer.seen_piece != transfer.piece) {
@@ -383,11 +383,11 @@ int Generations::await_sender(Transfer& transfer) noexcept {
   return 1;
 }
 
-void Generations::end(Transfer& transfer) noexcept {
+void BulkTransfers::end(Transfer& transfer) noexcept {
   // A revocation that this load does not see came after the last byte was read.
   if (revoked(transfer)) transfer.status = -FI_ECANCELED;
   // Covers all that this side moved by pid.
-  if (!x_peer.was_called(transfer.whose))
+  if (!x_peer.was_called(transfer.target))
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
   if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0u);
@@ -411,7 +411,7 @@ void Generations::end(Transfer& transfer) noexcept {
   x_last_end = now;
 }
 
-bool Generations::ready(const Transfer& transfer) const noexcept {
+bool BulkTransfers::ready(const Transfer& transfer) const noexcept {
   if (stop_of(transfer).error != 0) return true;
   const TicketProgress& progress = x_page.progress[transfer.ticket];
   switch (transfer.state.mode) {
