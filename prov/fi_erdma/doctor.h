@@ -59,14 +59,21 @@ Offer check_library(Report& report);
 void check_bytes(Report& report, const Offer& offer);
 /// Calls fi_getinfo with the hints of the clients in the request, or of all clients.
 void check_clients(Report& report, const Request& request);
+/// Checks whether the settings of Open MPI permit libfabric.
+void check_openmpi(Report& report);
 /// Tries whether processes can copy from and to each other's memory, as ranks do.
 void check_cma(Report& report);
+/// Whether a seccomp filter and Yama may refuse system calls: "no seccomp filter is active;
+/// ptrace_scope is 1".
+std::string sandbox_text();
 /// Tries what the kernel permits this process.
 void check_process(Report& report, const Offer& offer);
 /// Creates some queue pairs and regions, to see whether the device has any left.
 void check_nic_objects(Report& report, const std::string& device);
 /// Checks ports and device files, as the kernel shows them.
 void check_devices(Report& report, const Request& request, const Offer& offer);
+/// The GPUs that CUDA shows; 0 if it does not work.
+int count_gpus();
 /// Checks CUDA, and exchanges bytes between GPU memory of two processes.
 void check_gpu(Report& report, const Offer& offer);
 /// Exchanges bytes with another host, on which serve_peer() runs.
@@ -80,6 +87,9 @@ int serve_peer(const pair::Options& options);
 /// differences. Returns the worst status of all hosts.
 int compare_documents();
 
+/// Whether a list of names, separated by commas, excludes one. A ^ before the list means all names
+/// except these. An empty list excludes none.
+bool leaves_out(const std::string& list, const std::string& name);
 /// Returns `more` and the lines that the provider wrote.
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
 /// Adds the variables that make the provider log everything, including what it refuses.

@@ -26,12 +26,22 @@ std::string policy() {
   return value ? value : "";
 }
 
-/// "filter" if a seccomp filter is active, as in most containers.
-bool has_seccomp_filter() {
+/// The mode of seccomp as the kernel shows it: "2" if a filter is active, as in most containers.
+/// Empty if this kernel shows none.
+std::string seccomp_mode() {
+  constexpr char kName[] = "Seccomp:\t";
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);)
-    if (line.starts_with("Seccomp:")) return line.find('2') != line.npos;
-  return false;
+    if (line.starts_with(kName)) return line.substr(sizeof(kName) - 1);
+  return {};
+}
+
+/// Empty if this kernel has no Yama.
+std::string ptrace_scope() {
+  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+  std::string scope;
+  std::getline(file, scope);
+  return scope;
 }
 
 constexpr char kBefore[] = "before", kAfter[] = "after!";
@@ -114,10 +124,8 @@ std::string trouble_between(Kin kin) {
 }
 
 std::string cause_of_refusal() {
-  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
-  std::string scope;
-  std::getline(file, scope);
-  if (has_seccomp_filter())
+  const std::string scope = ptrace_scope();
+  if (seccomp_mode() == "2")
     return "a seccomp filter may refuse it (docker: --security-opt seccomp=..., or a newer docker)";
   if (scope == "2" || scope == "3")
     return "kernel.yama.ptrace_scope is " + scope +
@@ -139,6 +147,13 @@ void report_refusal(Report& report, const std::string& trouble) {
 }
 
 }  // namespace
+
+std::string sandbox_text() {
+  const std::string mode = seccomp_mode(), scope = ptrace_scope();
+  return (mode == "2" ? "a seccomp filter is active"
+                      : "no seccomp filter is " + std::string(mode.empty() ? "shown" : "active")) +
+         (scope.empty() ? "; there is no ptrace_scope (Yama)" : "; ptrace_scope is " + scope);
+}
 
 void check_cma(Report& report) {
   const std::string trouble = trouble_between(Kin::sibling);

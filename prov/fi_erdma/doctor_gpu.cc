@@ -5,9 +5,11 @@
 #include <string>
 
 #include "fi_erdma/doctor.h"
+#include "fi_erdma/libfabric.h"
 #include "fi_erdma/pair/exchange.h"
 #include "fi_erdma/paper.h"
 #include "fi_erdma/processes.h"
+#include "fi_erdma/trial.h"
 #include "fi_erdma/waits.h"
 
 namespace fi_erdma {
@@ -22,7 +24,7 @@ constexpr int kRounds = 2;       ///< rounds of each size that are compared
 constexpr int kTimedRounds = 8;  ///< timed rounds of long messages
 
 /// The functions of the CUDA driver. Without them there is nothing to try.
-Json count_gpus() {
+Json try_cuda() {
   void* const cuda = dlopen("libcuda.so.1", RTLD_NOW);
   if (!cuda) return {{"gpus", 0}};
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(cuda, "cuInit"));
@@ -97,11 +99,29 @@ void check_gpu_bytes(Report& report, const std::string& where, Variables variabl
     report.slower("W602", moved + ", copied through host memory", outcome.said);
 }
 
+/// Tries what aws-ofi-nccl demands of the NIC before it tells NCCL that there is GPUDirect.
+void check_nccl(Report& report, const std::string& device) {
+  const Outcome outcome =
+      try_apart(telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", device}}),
+                [] { return open_without_cuda(libfabric()); });
+  const std::string trouble = trouble_of(outcome);
+  if (trouble.empty())
+    return report.ok(device + ": GPU memory also works without calls of CUDA, as NCCL needs it");
+  report.slower(
+      "W604", device + ": NCCL does without GPUDirect: FI_OPT_CUDA_API_PERMITTED=false: " + trouble,
+      outcome.said);
+}
+
 }  // namespace
+
+int count_gpus() {
+  const Outcome outcome = try_apart({}, try_cuda);
+  return trouble_of(outcome).empty() ? outcome.result.value("gpus", 0) : 0;
+}
 
 void check_gpu(Report& report, const Offer& offer) {
   report.begin("gpu");
-  const Outcome outcome = try_apart({}, count_gpus);
+  const Outcome outcome = try_apart({}, try_cuda);
   if (!trouble_of(outcome).empty())
     return report.broken("E601", "CUDA cannot be initialized, although its library is installed",
                          {"check the driver: nvidia-smi"});
@@ -111,8 +131,10 @@ void check_gpu(Report& report, const Offer& offer) {
   const char* const shm = getenv("FI_ERDMA_SHM");
   if (!shm || std::string(shm) != "off")
     check_gpu_bytes(report, "inside this host", {{"FI_ERDMA_DEVICE", "shm"}});
-  for (const std::string& device : offer.devices)
+  for (const std::string& device : offer.devices) {
     check_gpu_bytes(report, device, {{"FI_ERDMA_DEVICE", device}, {"FI_ERDMA_SHM", "off"}});
+    check_nccl(report, device);
+  }
 }
 
 }  // namespace fi_erdma

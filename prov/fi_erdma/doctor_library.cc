@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <optional>
 
@@ -29,7 +28,7 @@ Json look_around() {
   hints->mode = FI_CONTEXT;
   hints->fabric_attr->prov_name = strdup("erdma");
   fi_info* list = nullptr;
-  const int status = library->getinfo(FI_VERSION(1, 9), *hints, &list);
+  const int status = library->getinfo(FI_VERSION(1, 9), hints, &list);
   library->free(hints);
   if (status) json["error"] = library->error_text(status);
   for (const fi_info* info = list; info; info = info->next)
@@ -107,37 +106,20 @@ void check_nic_bytes(Report& report, const std::string& device) {
   check_nic_way(report, device, outcome);
 }
 
-/// The value of an Open MPI parameter in the first of Open MPI's files that sets it.
-std::string mca_parameter(const std::string& name) {
-  const std::string variable = "OMPI_MCA_" + name;
-  if (const char* const value = getenv(variable.c_str())) return value;
-  const char* const home = getenv("HOME");
-  for (const std::string& path : {std::string(home ? home : "") + "/.openmpi/mca-params.conf",
-                                  std::string("/etc/openmpi/openmpi-mca-params.conf")}) {
-    std::ifstream file(path);
-    for (std::string line; std::getline(file, line);) {
-      std::erase(line, ' ');
-      std::erase(line, '\t');
-      if (line.starts_with(name + "=")) return line.substr(name.size() + 1);
-    }
-  }
-  return {};
-}
-
-bool leaves_out(const std::string& list, const std::string& name) {
-  if (list.empty()) return false;
-  const bool names_it =
-      ("," + list.substr(list[0] == '^') + ",").find("," + name + ",") != list.npos;
-  return (list[0] == '^') == names_it;
-}
-
-void check_openmpi(Report& report) {
-  if (leaves_out(mca_parameter("mtl"), "ofi"))
-    report.broken("E302",
-                  "Open MPI is configured not to use libfabric: mtl = " + mca_parameter("mtl"),
-                  {"export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi"});
+void check_client(Report& report, const Client& client) {
+  const std::string name = std::string(client.name) + " " + client.part;
+  const Outcome outcome =
+      try_apart(telling({{"FI_PROVIDER", "erdma"}}), [&] { return ask_as(libfabric(), client); });
+  const std::string trouble = trouble_of(outcome);
+  if (trouble.empty())
+    report.ok(name + ": fi_getinfo offers " + outcome.result.value("device", std::string()) +
+              (outcome.result.value("gpu", false) ? ", with GPU memory" : ""));
+  else if (outcome.fault.empty() && outcome.result.value("too_old", false))
+    report.ok(name + ": it needs a later libfabric");
+  else if (client.gpu_alone)
+    report.slower("W604", name + ": fi_getinfo offers no GPU memory: " + trouble, outcome.said);
   else
-    report.ok("openmpi: its settings permit libfabric");
+    report.broken("E301", name + ": fi_getinfo offers nothing: " + trouble, outcome.said);
 }
 
 std::string variable(const char* name) {
@@ -209,13 +191,9 @@ void check_clients(Report& report, const Request& request) {
   report.begin("applications");
   const auto names = request.clients.empty() ? client_names() : request.clients;
   for (const std::string& name : names) {
-    const Outcome outcome =
-        try_apart(telling({{"FI_PROVIDER", "erdma"}}), [&] { return ask_as(libfabric(), name); });
-    const std::string trouble = trouble_of(outcome);
-    if (trouble.empty())
-      report.ok(name + ": fi_getinfo offers " + outcome.result.value("device", std::string()));
-    else
-      report.broken("E301", name + ": fi_getinfo offers nothing: " + trouble, outcome.said);
+    for (const Client& client : kClients)
+      if (name == client.name && (!client.gpu_alone || count_gpus() > 0))
+        check_client(report, client);
     if (name == "openmpi" && !request.clients.empty()) check_openmpi(report);
   }
 }

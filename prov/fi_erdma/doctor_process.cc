@@ -5,14 +5,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,20 +37,54 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
+/// The inode number of a namespace, with which the kernel names it; 0 if this process may not look.
+uint64_t namespace_of(const char* process, const char* kind) {
+  struct stat status {};
+  const std::string path = std::string("/proc/") + process + "/ns/" + kind;
+  return stat(path.c_str(), &status) ? 0 : status.st_ino;
+}
+
+/// Since this version of Linux the number of the host's network namespace is fixed, too.
+bool has_fixed_network() {
+  utsname name{};
+  int major = 0, minor = 0;
+  return !uname(&name) && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
+         (major > 6 || (major == 6 && minor >= 18));
+}
+
+/// Whether the network namespace is that of the host; empty if that is not known. `host_pids`: pid
+/// 1 is that of the host.
+std::optional<bool> has_network_of_host(bool host_pids) {
+  constexpr uint64_t kOfHost = 0xEFFFFFF9;
+  const uint64_t own = namespace_of("self", "net"), first = namespace_of("1", "net");
+  if (own && has_fixed_network()) return own == kOfHost;
+  if (!own || !first || !host_pids) return std::nullopt;
+  return own == first;
+}
+
 /// The namespaces of this process that are not those of the host. Those of the host have fixed
-/// inode numbers.
+/// inode numbers. A peer is local if it has an IP address of this network namespace, and listens on
+/// a socket whose name is valid in one network namespace.
 std::string namespaces_text() {
   constexpr std::pair<const char*, uint64_t> kOfHost[] = {
       {"user", 0xEFFFFFFD}, {"pid", 0xEFFFFFFC}, {"ipc", 0xEFFFFFFF}};
-  std::string own;
-  for (const auto& [name, number] : kOfHost) {
-    struct stat status {};
-    const std::string path = std::string("/proc/self/ns/") + name;
-    if (!stat(path.c_str(), &status) && status.st_ino != number)
-      own += (own.empty() ? "" : ", ") + std::string(name);
+  std::string own, of_host;
+  const auto add = [](std::string& list, const char* kind) {
+    list += (list.empty() ? "" : ", ") + std::string(kind);
+  };
+  bool host_pids = false;
+  for (const auto& [kind, number] : kOfHost) {
+    const uint64_t seen = namespace_of("self", kind);
+    if (seen) add(seen == number ? of_host : own, kind);
+    if (kind == std::string_view("pid")) host_pids = seen == number;
   }
-  return own.empty() ? "the namespaces are those of the host (user, pid, ipc)"
-                     : "namespaces of its own, as containers have: " + own;
+  const std::optional<bool> network = has_network_of_host(host_pids);
+  if (network) add(*network ? of_host : own, "net");
+  const std::string text = own.empty() ? "the namespaces are those of the host (" + of_host + ")"
+                                       : "namespaces of its own, as containers have: " + own;
+  if (network.value_or(false)) return text;
+  return text + fmt::format("; ranks share memory inside one network namespace only, here net:[{}]",
+                            namespace_of("self", "net"));
 }
 
 // --- limits
@@ -156,6 +194,7 @@ void check_device(Report& report, const std::string& folder, const std::string& 
 void check_process(Report& report, const Offer& offer) {
   report.begin("this process");
   report.ok(namespaces_text());
+  report.ok(sandbox_text());
   check_cma(report);
   const Outcome descriptors = try_apart({}, try_descriptors);
   if (refused(descriptors))

@@ -32,9 +32,9 @@ class Libfabric {
   uint32_t api() const { return x_version(); }
   fi_info* new_info() const { return x_dupinfo(nullptr); }
   /// `source`: null, or an address of this host.
-  int getinfo(uint32_t api, const fi_info& hints, fi_info** list,
+  int getinfo(uint32_t api, const fi_info* hints, fi_info** list,
               const char* source = nullptr) const {
-    return x_getinfo(api, source, nullptr, source ? FI_SOURCE : 0, &hints, list);
+    return x_getinfo(api, source, nullptr, source ? FI_SOURCE : 0, hints, list);
   }
   void free(fi_info* list) const { x_freeinfo(list); }
   int fabric(fi_fabric_attr* attributes, fid_fabric** fabric) const {

@@ -237,69 +237,37 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   add_page(json);
 }
 
-// --- what clients ask
-// -----------------------------------------------------------------------------
-
-constexpr uint64_t kComm = FI_LOCAL_COMM | FI_REMOTE_COMM;
-
-void order_sends(fi_info& hints) {
-  hints.tx_attr->msg_order = FI_ORDER_SAS;
-  hints.rx_attr->msg_order = FI_ORDER_SAS;
-}
-void ask_nccl(fi_info& hints) {
-  hints.mode = FI_CONTEXT | FI_CONTEXT2;
-  hints.caps = kComm | FI_TAGGED | FI_MSG;
-  order_sends(hints);
-  hints.domain_attr->threading = FI_THREAD_SAFE;
-  hints.domain_attr->mr_key_size = 2;
-  hints.domain_attr->mr_mode =
-      FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-}
-void ask_openmpi(fi_info& hints) {
-  hints.mode = FI_CONTEXT | FI_CONTEXT2;
-  hints.caps = FI_TAGGED | kComm | FI_DIRECTED_RECV;
-  order_sends(hints);
-  hints.domain_attr->threading = FI_THREAD_DOMAIN;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints.domain_attr->av_type = FI_AV_MAP;
-  hints.domain_attr->cq_data_size = 4;
-}
-void ask_mpich(fi_info& hints) {
-  hints.mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
-  hints.caps = FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_DIRECTED_RECV;
-  order_sends(hints);
-  hints.domain_attr->threading = FI_THREAD_DOMAIN;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints.domain_attr->av_type = FI_AV_TABLE;
-  hints.domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-}
-void ask_oneccl(fi_info& hints) {
-  hints.caps = FI_TAGGED;
-  hints.domain_attr->control_progress = FI_PROGRESS_MANUAL;
-  hints.domain_attr->data_progress = FI_PROGRESS_MANUAL;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints.domain_attr->av_type = FI_AV_TABLE;
-}
-void ask_shmem(fi_info& hints) {
-  hints.mode = 0;
-  hints.caps = FI_MSG;
-  hints.tx_attr->inject_size = 16;
-  hints.domain_attr->mr_key_size = 1;
-  hints.domain_attr->data_progress = FI_PROGRESS_AUTO;
-  hints.domain_attr->threading = FI_THREAD_DOMAIN;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
+/// Makes the calls of a client until one is answered. Returns 0 and the answer in `list`, or the
+/// error of the last call.
+int ask_in_turn(const Libfabric& libfabric, const Client& client, fi_info** list) {
+  fi_info* offer = nullptr;
+  if (libfabric.getinfo(0, nullptr, &offer)) offer = libfabric.new_info();
+  int status = -FI_ENODATA;
+  for (const Attempt& attempt : client.attempts) {
+    fi_info* const hints = libfabric.new_info();
+    if (!offer || !hints) throw std::bad_alloc();
+    attempt.ask(*hints, *offer);
+    status = libfabric.getinfo(attempt.api ? attempt.api : libfabric.api(), hints, list);
+    libfabric.free(hints);
+    if (!status) break;
+  }
+  libfabric.free(offer);
+  return status;
 }
 
-struct Client {
-  const char* name;
-  uint32_t version;
-  void (*ask)(fi_info& hints);
-};
-constexpr Client kClients[] = {{"nccl", FI_VERSION(1, 6), ask_nccl},
-                               {"openmpi", FI_VERSION(1, 5), ask_openmpi},
-                               {"mpich", FI_VERSION(2, 0), ask_mpich},
-                               {"oneccl", FI_VERSION(1, 10), ask_oneccl},
-                               {"shmem", FI_VERSION(1, 5), ask_shmem}};
+/// FI_OPT_CUDA_API_PERMITTED of libfabric 1.18 and later.
+constexpr int kCudaApiPermitted = 10;
+
+void forbid_cuda(const Libfabric& libfabric, fi_info* info) {
+  const auto fabric =
+      made<fid_fabric>([&](fid_fabric** out) { return libfabric.fabric(info->fabric_attr, out); });
+  const auto domain = made<fid_domain>(
+      [&](fid_domain** out) { return fi_domain(fabric.get(), info, out, nullptr); });
+  const auto ep =
+      made<fid_ep>([&](fid_ep** out) { return fi_endpoint(domain.get(), info, out, nullptr); });
+  const bool permitted = false;
+  must(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, kCudaApiPermitted, &permitted, sizeof(permitted)));
+}
 
 }  // namespace
 
@@ -310,7 +278,7 @@ Json exchange_bytes(const Libfabric& libfabric) {
   hints.domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   fi_info* list = nullptr;
   try {
-    const int status = libfabric.getinfo(FI_VERSION(1, 9), hints, &list);
+    const int status = libfabric.getinfo(FI_VERSION(1, 9), &hints, &list);
     libfabric.free(&hints);
     must(status);
     exchange(libfabric, list, json);
@@ -323,22 +291,36 @@ Json exchange_bytes(const Libfabric& libfabric) {
 
 std::vector<std::string> client_names() {
   std::vector<std::string> names;
-  for (const Client& client : kClients) names.push_back(client.name);
+  for (const Client& client : kClients)
+    if (std::ranges::find(names, client.name) == names.end()) names.push_back(client.name);
   return names;
 }
 
-Json ask_as(const Libfabric& libfabric, const std::string& name) {
-  Json json = {{"client", name}};
-  for (const Client& client : kClients) {
-    if (name != client.name) continue;
-    fi_info& hints = base_hints(libfabric);
-    client.ask(hints);
-    fi_info* list = nullptr;
-    const int status = libfabric.getinfo(std::min(client.version, libfabric.api()), hints, &list);
+Json ask_as(const Libfabric& libfabric, const Client& client) {
+  fi_info* list = nullptr;
+  const int status = ask_in_turn(libfabric, client, &list);
+  if (status) return {{"error", libfabric.error_text(status)}, {"too_old", status == -FI_ENOSYS}};
+  const Json json = {{"device", list->domain_attr->name}, {"gpu", bool(list->caps & FI_HMEM)}};
+  libfabric.free(list);
+  return json;
+}
+
+Json open_without_cuda(const Libfabric& libfabric) {
+  fi_info& hints = base_hints(libfabric);
+  hints.caps = FI_MSG | FI_RMA | FI_HMEM;
+  hints.domain_attr->mr_mode =
+      FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL | FI_MR_HMEM;
+  fi_info* list = nullptr;
+  Json json = Json::object();
+  try {
+    const int status = libfabric.getinfo(FI_VERSION(1, 9), &hints, &list);
     libfabric.free(&hints);
-    if (status) json["error"] = libfabric.error_text(status);
-    if (list) json["device"] = list->domain_attr->name, libfabric.free(list);
+    must(status);
+    forbid_cuda(libfabric, list);
+  } catch (const Failed& failed) {
+    json["error"] = libfabric.error_text(failed.status);
   }
+  if (list) libfabric.free(list);
   return json;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "fi_erdma/clients.h"
 #include "fi_erdma/json.h"
 #include "fi_erdma/libfabric.h"
 
@@ -13,9 +15,15 @@ namespace fi_erdma {
 /// "counters"}. `step` is the last one that was begun; the counters are those of the page.
 Json exchange_bytes(const Libfabric& libfabric);
 
-/// Calls fi_getinfo with the hints of a client, one of client_names(). Returns {"error"?,
-/// "device"}.
-Json ask_as(const Libfabric& libfabric, const std::string& client);
+/// Calls fi_getinfo as a client does. Returns {"error", "too_old"}, or {"device", "gpu"}: whether
+/// messages may be in GPU memory. `too_old`: this libfabric does not know the version that the
+/// client asks for.
+Json ask_as(const Libfabric& libfabric, const Client& client);
+/// The names of kClients, each once.
 std::vector<std::string> client_names();
+
+/// Opens an endpoint for GPU memory and forbids it to call CUDA, as aws-ofi-nccl does before it
+/// uses GPUDirect. Returns {"error"?}.
+Json open_without_cuda(const Libfabric& libfabric);
 
 }  // namespace fi_erdma

@@ -8,6 +8,7 @@
 #include "fabric/info_query.h"
 #include "fabric/info_refusal.h"
 #include "fake/captured_log.h"
+#include "fi_erdma/clients.h"
 
 using erdma::fabric::InfoPtr;
 using namespace erdma::test;
@@ -16,73 +17,10 @@ namespace {
 
 // The hints of well-known applications, and the parts of the answer that each relies on.
 
-struct Client {
-  const char* name;
-  uint32_t version;
-  void (*ask)(fi_info& hints);
-  bool (*served)(const fi_info& info);
-};
+using fi_erdma::Attempt;
+using fi_erdma::Client;
 
-void ask_ompi_4(fi_info& hints) {
-  hints.mode = FI_CONTEXT | FI_CONTEXT2;
-  hints.caps = FI_TAGGED | kComm | FI_DIRECTED_RECV;
-  hints.tx_attr->msg_order = FI_ORDER_SAS;
-  hints.rx_attr->msg_order = FI_ORDER_SAS;
-  hints.tx_attr->op_flags = FI_COMPLETION;
-  hints.rx_attr->op_flags = FI_COMPLETION;
-  hints.ep_attr->type = FI_EP_RDM;
-  hints.domain_attr->threading = FI_THREAD_DOMAIN;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints.domain_attr->av_type = FI_AV_MAP;
-  hints.domain_attr->cq_data_size = 4;
-}
-
-void ask_ompi_main(fi_info& hints) {
-  ask_ompi_4(hints);
-  hints.caps |= FI_MSG;
-  hints.domain_attr->threading = FI_THREAD_SAFE;
-}
-
-void ask_mpich(fi_info& hints) {
-  hints.mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
-  hints.caps = FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_DIRECTED_RECV;
-  hints.tx_attr->msg_order = FI_ORDER_SAS;
-  hints.rx_attr->msg_order = FI_ORDER_SAS;
-  hints.tx_attr->op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
-  hints.rx_attr->op_flags = FI_COMPLETION;
-  hints.ep_attr->type = FI_EP_RDM;
-  hints.ep_attr->mem_tag_format = 0x6000'0000'0000'0000;
-  hints.domain_attr->threading = FI_THREAD_DOMAIN;
-  hints.domain_attr->control_progress = FI_PROGRESS_MANUAL;
-  hints.domain_attr->data_progress = FI_PROGRESS_MANUAL;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints.domain_attr->av_type = FI_AV_TABLE;
-  hints.domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-}
-
-void ask_oneccl(fi_info& hints) {
-  hints.mode = FI_CONTEXT;
-  hints.caps = FI_TAGGED;
-  hints.ep_attr->type = FI_EP_RDM;
-  hints.domain_attr->control_progress = FI_PROGRESS_MANUAL;
-  hints.domain_attr->data_progress = FI_PROGRESS_MANUAL;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints.domain_attr->av_type = FI_AV_TABLE;
-}
-
-void ask_nccl_sendrecv(fi_info& hints) {
-  hints.mode = FI_CONTEXT | FI_CONTEXT2;
-  hints.caps = kComm | FI_TAGGED | FI_MSG;
-  hints.tx_attr->msg_order = FI_ORDER_SAS;
-  hints.rx_attr->msg_order = FI_ORDER_SAS;
-  hints.ep_attr->type = FI_EP_RDM;
-  hints.domain_attr->threading = FI_THREAD_SAFE;
-  hints.domain_attr->mr_key_size = 2;
-  hints.domain_attr->mr_mode =
-      FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-}
-
-void ask_mercury(fi_info& hints) {
+void ask_mercury(fi_info& hints, const fi_info&) {
   hints.mode = FI_ASYNC_IOV | FI_CONTEXT;
   hints.caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
   hints.addr_format = FI_SOCKADDR_IN;
@@ -93,23 +31,9 @@ void ask_mercury(fi_info& hints) {
   hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints.domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL;
 }
+constexpr Attempt kMercury[] = {{FI_VERSION(1, 13), ask_mercury}};
 
-/// Sandia OpenSHMEM as far as messages go: no rx_attr, mode 0, API 1.5.
-void ask_sos(fi_info& hints) {
-  free(hints.rx_attr);
-  hints.rx_attr = nullptr;
-  hints.caps = FI_MSG;
-  hints.tx_attr->op_flags = FI_DELIVERY_COMPLETE;
-  hints.tx_attr->inject_size = 16;
-  hints.ep_attr->type = FI_EP_RDM;
-  hints.domain_attr->mr_key_size = 1;
-  hints.domain_attr->data_progress = FI_PROGRESS_AUTO;
-  hints.domain_attr->threading = FI_THREAD_DOMAIN;
-  hints.domain_attr->av_type = FI_AV_TABLE;
-  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
-}
-
-void ask_fabtests(fi_info& hints) {
+void ask_fabtests(fi_info& hints, const fi_info&) {
   hints.mode = FI_CONTEXT | FI_CONTEXT2;
   hints.caps = FI_MSG;
   hints.ep_attr->type = FI_EP_RDM;
@@ -117,69 +41,103 @@ void ask_fabtests(fi_info& hints) {
   hints.domain_attr->mr_mode =
       FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_RAW;
 }
+constexpr Attempt kFabtests[] = {{FI_VERSION(1, 9), ask_fabtests}};
 
 bool tags_have_all_bits(const fi_info& info) {
   return info.ep_attr->mem_tag_format >> 63;
 }
+/// Operations between endpoints of FI_RMA and FI_ATOMIC that end when the target has the data.
+bool windows_work(const fi_info& info) {
+  return info.domain_attr->mr_mode == erdma::fabric::kMrMode &&
+         (info.caps & FI_REMOTE_WRITE && info.caps & FI_REMOTE_READ) &&
+         info.tx_attr->op_flags == FI_DELIVERY_COMPLETE;
+}
 
-const Client kClients[] = {
-    {"Open MPI 4.1 mtl", FI_VERSION(1, 5), ask_ompi_4,
+struct ClientCase {
+  Client client;
+  size_t attempt;  ///< the one that is answered on a host without a GPU
+  bool (*served)(const fi_info& info);
+};
+
+const ClientCase kClientCases[] = {
+    {{"openmpi", "4.1 mtl/ofi", fi_erdma::hints::kMtl4},
+     0,
      [](const fi_info& i) {
        return tags_have_all_bits(i) && i.domain_attr->threading == FI_THREAD_DOMAIN &&
               i.domain_attr->av_type == FI_AV_MAP && (i.caps & FI_DIRECTED_RECV) &&
               i.domain_attr->max_ep_tx_ctx == 1 && i.tx_attr->op_flags == FI_COMPLETION;
      }},
-    {"Open MPI main mtl", FI_VERSION(1, 9), ask_ompi_main,
+    {{"openmpi", "4.1 btl/ofi", fi_erdma::hints::kBtl4}, 0, windows_work},
+    {{"openmpi", "5.0 mtl/ofi", fi_erdma::hints::kMtl5},
+     2,
      [](const fi_info& i) {
-       return i.domain_attr->threading == FI_THREAD_SAFE && (i.caps & FI_MSG) &&
+       return tags_have_all_bits(i) && (i.caps & FI_MSG) && !(i.caps & FI_HMEM) &&
               !(i.domain_attr->mr_mode & FI_MR_HMEM) && i.domain_attr->cq_data_size >= 4;
      }},
-    {"Open MPI main mtl, API 1.18", FI_VERSION(1, 18), ask_ompi_main, tags_have_all_bits},
-    {"MPICH", FI_VERSION(2, 0), ask_mpich,
+    {{"openmpi", "5.0 btl/ofi", fi_erdma::hints::kBtl5}, 2, windows_work},
+    {{"mpich", "5.0", fi_erdma::hints::kMpich},
+     2,
      [](const fi_info& i) {
        return i.domain_attr->threading == FI_THREAD_DOMAIN && i.domain_attr->cq_data_size >= 4 &&
               i.domain_attr->data_progress == FI_PROGRESS_MANUAL && (i.caps & FI_MULTI_RECV) &&
-              i.ep_attr->max_msg_size >= 16384 && i.domain_attr->av_type == FI_AV_TABLE &&
+              (i.caps & FI_RMA && i.caps & FI_ATOMIC) && i.ep_attr->max_msg_size >= 16384 &&
+              i.domain_attr->av_type == FI_AV_TABLE &&
               i.tx_attr->op_flags == (FI_COMPLETION | FI_DELIVERY_COMPLETE);
      }},
-    {"oneCCL", FI_VERSION(1, 10), ask_oneccl,
+    {{"oneccl", "2021.14", fi_erdma::hints::kOneccl},
+     0,
      [](const fi_info& i) {
        return tags_have_all_bits(i) && i.nic->link_attr && i.nic->bus_attr &&
               i.domain_attr->max_ep_tx_ctx == 1;
      }},
-    {"NCCL plugin SENDRECV", FI_VERSION(1, 6), ask_nccl_sendrecv,
+    {{"nccl", "SENDRECV", fi_erdma::hints::kNcclSendrecv},
+     3,
      [](const fi_info& i) {
-       return i.domain_attr->mr_mode == 0 && (i.caps & kComm) == kComm &&
+       return i.domain_attr->mr_mode == 0 && (i.caps & kComm) == kComm && !(i.caps & FI_HMEM) &&
               strlen(i.nic->device_attr->name) > 0 && i.nic->link_attr->speed > 0;
      }},
-    {"NCCL plugin SENDRECV, API 1.20", FI_VERSION(1, 20), ask_nccl_sendrecv,
-     [](const fi_info& i) { return (i.caps & FI_HMEM) == 0; }},
-    {"Mercury", FI_VERSION(1, 13), ask_mercury,
+    {{"mercury", "", kMercury},
+     0,
      [](const fi_info& i) { return (i.caps & FI_SOURCE) && i.addr_format == FI_SOCKADDR_IN; }},
-    {"Sandia OpenSHMEM", FI_VERSION(1, 5), ask_sos,
+    {{"shmem", "1.5.3", fi_erdma::hints::kShmem},
+     0,
      [](const fi_info& i) {
-       return i.tx_attr->inject_size >= 16 && i.rx_attr &&
-              i.domain_attr->data_progress == FI_PROGRESS_AUTO && i.domain_attr->mr_mode == 0;
+       return windows_work(i) && i.tx_attr->inject_size >= 16 && i.rx_attr &&
+              (i.caps & FI_RMA_EVENT) && i.domain_attr->data_progress == FI_PROGRESS_AUTO;
      }},
-    {"fabtests", FI_VERSION(1, 9), ask_fabtests,
+    {{"fabtests", "", kFabtests},
+     0,
      [](const fi_info& i) {
        return !(i.caps & (FI_TAGGED | FI_DIRECTED_RECV)) && i.tx_attr->caps == (FI_MSG | FI_SEND) &&
               (i.rx_attr->caps & ~(FI_MSG | FI_RECV | FI_MULTI_RECV)) == 0;
      }},
 };
 
+uint32_t api_of(const Attempt& attempt) {
+  return attempt.api ? attempt.api : fi_version();
+}
+
+/// The hints of an attempt of a client on a host without a GPU.
+InfoPtr hints_of(const Attempt& attempt) {
+  setenv("FI_ERDMA_CUDA", "off", 1);
+  InfoPtr hints = make_hints(), offer;
+  ck_assert_int_eq(query(0, nullptr, offer), 0);
+  attempt.ask(*hints, *offer);
+  return hints;
+}
+
 SUITE(.once = define);
 
 TEST_CASE(.set_up = set_up);
 
-TEST(a_client_gets_what_it_asks, std::size(kClients)) {
-  const Client& client = kClients[_i];
-  InfoPtr hints = make_hints();
-  client.ask(*hints);
+TEST(a_client_gets_what_it_asks, std::size(kClientCases)) {
+  const auto& [client, at, served] = kClientCases[_i];
+  const Attempt& attempt = client.attempts[at];
+  const InfoPtr hints = hints_of(attempt);
   InfoPtr info;
-  ck_assert_msg(query(client.version, hints.get(), info) == 0, "%s: %s", client.name,
+  ck_assert_msg(query(api_of(attempt), hints.get(), info) == 0, "%s: %s", client.name,
                 only_log_line().c_str());
-  ck_assert_msg(client.served(*info), "%s", client.name);
+  ck_assert_msg(served(*info), "%s %s", client.name, client.part);
   ck_assert_ptr_null(info->next);
   ck_assert_ptr_null(info->fabric_attr->prov_name);
   ck_assert_uint_eq(info->mode, 0);
@@ -189,15 +147,24 @@ TEST(a_client_gets_what_it_asks, std::size(kClients)) {
   check_text(only_log_line(), "");
 }
 
-TEST(the_answer_is_accepted_as_hints_and_by_fi_domain, std::size(kClients)) {
-  const Client& client = kClients[_i];
-  InfoPtr hints = make_hints();
-  client.ask(*hints);
+TEST(attempts_for_gpu_memory_and_offset_addresses_are_refused, std::size(kClientCases)) {
+  for (size_t i = 0; i < kClientCases[_i].attempt; ++i) {
+    const Attempt& attempt = kClientCases[_i].client.attempts[i];
+    InfoPtr info;
+    ck_assert_int_eq(query(api_of(attempt), hints_of(attempt).get(), info), -FI_ENODATA);
+    const std::string line = only_log_line();
+    ck_assert_msg(contains(line, "FI_HMEM") || contains(line, "mr_mode"), "%s", line.c_str());
+  }
+}
+
+TEST(the_answer_is_accepted_as_hints_and_by_fi_domain, std::size(kClientCases)) {
+  const Attempt& attempt = kClientCases[_i].client.attempts[kClientCases[_i].attempt];
+  const InfoPtr hints = hints_of(attempt);
   InfoPtr first, second;
-  ck_assert_int_eq(query(client.version, hints.get(), first), 0);
-  ck_assert_int_eq(query(client.version, first.get(), second), 0);
+  ck_assert_int_eq(query(api_of(attempt), hints.get(), first), 0);
+  ck_assert_int_eq(query(api_of(attempt), first.get(), second), 0);
   ck_assert_uint_eq(second->caps, first->caps);
-  ck_assert_int_eq(erdma::fabric::check_info(client.version, *first), 0);
+  ck_assert_int_eq(erdma::fabric::check_info(api_of(attempt), *first), 0);
 }
 
 TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {

@@ -853,8 +853,10 @@ class Doctor(unittest.TestCase):
         self.assertEqual(self.codes(**WITH_PROVIDER), set())
         done = run("doctor", **WITH_PROVIDER)  # all clients
         self.assertIn("No trouble was found.", done.stdout)
-        for client in ["nccl", "openmpi", "mpich", "oneccl", "shmem"]:
-            self.assertIn(f"{client}: fi_getinfo offers shm", done.stdout)
+        for client in ["nccl SENDRECV", "openmpi 4.1 mtl/ofi", "openmpi 4.1 btl/ofi", "openmpi 5.0 mtl/ofi", "openmpi 5.0 btl/ofi",
+                       "mpich 5.0", "oneccl 2021.14", "shmem 1.5.3"]:
+            self.assertIn(f"{client}: fi_getinfo offers shm\n", done.stdout)
+        self.assertNotIn("nccl RDMA", done.stdout)  # there is no GPU
 
     def test_what_differs_between_hosts_is_shown(self):
         def document(host, *texts):
@@ -975,23 +977,81 @@ class Doctor(unittest.TestCase):
         demanding = {**WITH_PROVIDER, "FI_PROVIDER_PATH": os.path.join(BUILD, "test/fi_erdma/.libs"), "DEMANDED_PROVIDER": provider}
         self.assertEqual(self.codes("--for", "nccl", "mpich", **demanding), {"E301"})
         (finding,) = [finding for finding in self.findings if finding["code"]]
-        self.assertEqual(finding["text"], "nccl: fi_getinfo offers nothing: No data available")
+        self.assertEqual(finding["text"], "nccl SENDRECV: fi_getinfo offers nothing: No data available")
         self.assertRegex(str(finding["more"]), r"hints ask tx_attr->inject_size 1048576, offered is \d+")
-        self.assertIn("mpich: fi_getinfo offers shm", [finding["text"] for finding in self.findings])
+        self.assertIn("mpich 5.0: fi_getinfo offers shm", [finding["text"] for finding in self.findings])
 
     def test_settings_of_open_mpi(self):
         os.mkdir(os.path.join(self.folder, ".openmpi"))
         with open(os.path.join(self.folder, ".openmpi/mca-params.conf"), "w", encoding="ascii") as file:
-            file.write("# mtl = psm3\nmtl = ^psm,ofi\n")
-        home = {**WITH_PROVIDER, "HOME": self.folder}
-        self.assertEqual(self.codes("--for", "openmpi", **home), {"E302"})
-        self.assertEqual(self.codes("--for", "openmpi", **home, OMPI_MCA_mtl="ofi"), set())
-        self.assertEqual(self.codes("--for", "nccl", **home), set())
+            file.write("# mtl = psm3\nmtl = ofi\nmtl = ^psm,ofi\nbtl = ^ofi\n")
+        system = os.path.join(self.folder, "openmpi-mca-params.conf")
+        with open(system, "w", encoding="ascii") as file:
+            file.write("pml = ^ucx,cm\n")
+
+        def said(reason, **settings):
+            variables = {**WITH_PROVIDER, "HOME": self.folder, "OMPI_MCA_mca_base_param_files": "none", **settings}
+            self.assertEqual(self.codes("--for", "openmpi", **variables), {"E302"} if reason else set())
+            return [f["text"] for f in self.findings if f["group"] == "applications"][-1]
+
+        self.assertEqual(said(False), "openmpi: its settings permit libfabric")
+        self.assertEqual(said(False, OMPI_MCA_pml="cm", OMPI_MCA_mtl="ofi", OMPI_MCA_btl="^ofi"),
+                         "openmpi: its settings permit libfabric")
+        for variable, value in [("pml", "ob1"), ("pml", "ucx"), ("pml", "^cm"), ("mtl", "psm2"), ("mtl", "^ofi")]:
+            self.assertEqual(said(True, **{f"OMPI_MCA_{variable}": value}),
+                             f"Open MPI is configured not to use libfabric: {variable} = {value}")
+        for btl in ["^ofi", "^tcp", "sm,tcp,self"]:
+            said(True, OMPI_MCA_pml="ob1", OMPI_MCA_btl=btl)
+        self.assertEqual(said(False, OMPI_MCA_pml="ob1", OMPI_MCA_btl="ofi,sm,tcp,self"),
+                         "openmpi: its settings permit libfabric for MPI windows (btl = ofi,sm,tcp,self), not for messages "
+                         "(pml = ob1)")
+        own = os.path.join(self.folder, ".openmpi/mca-params.conf")
+        self.assertIn("mtl = ^psm,ofi", said(True, OMPI_MCA_mca_base_param_files=own))
+        self.assertIn("pml = ^ucx,cm", said(True, OMPI_MCA_mca_base_param_files=f"{own},{system}"))
+        self.assertIn("mtl = ^psm,ofi", said(True, OMPI_MCA_mca_base_param_files=f"{own},{system}", OMPI_MCA_pml="cm"))
+        said(False, OMPI_MCA_mca_base_param_files=own, OMPI_MCA_mtl="ofi")
+        # The file of the user is found without this variable. A later file may set pml, as Debian's does.
+        variables = {**WITH_PROVIDER, "HOME": self.folder, "OMPI_MCA_pml": "cm"}
+        self.assertEqual(self.codes("--for", "openmpi", **variables), {"E302"})
+        self.assertIn("mtl = ^psm,ofi", str(self.findings))
+        self.assertEqual(self.codes("--for", "nccl", **variables), set())
 
     def test_a_sandbox_refuses_cma(self):
         self.assertEqual(self.codes(**WITH_PROVIDER, before=refused("process_vm_readv")), {"W401"})
         self.assertIn("process_vm_readv: Operation not permitted", str(self.findings))
-        self.assertIn("seccomp", str(self.findings))
+        self.assertIn("a seccomp filter is active", str(self.findings))
+        self.assertIn("a seccomp filter may refuse it", str(self.findings))
+
+    def test_what_may_refuse_system_calls_is_always_told(self):
+        with open("/proc/self/status", encoding="ascii") as file:
+            mode = re.search(r"^Seccomp:\t(\d)$", file.read(), flags=re.M)
+        filtered = {None: "no seccomp filter is shown", "2": "a seccomp filter is active"}.get(
+            mode and mode[1], "no seccomp filter is active")
+        try:
+            with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
+                scope = f"ptrace_scope is {file.read().strip()}"
+        except FileNotFoundError:
+            scope = "there is no ptrace_scope (Yama)"
+        self.codes(**WITH_PROVIDER)
+        self.assertIn(f"{filtered}; {scope}", [f["text"] for f in self.findings if f["grade"] == "ok"])
+
+    def test_namespaces_of_its_own_are_named_and_decide_on_shared_memory(self):
+        def told(*options):
+            done = subprocess.run(["unshare", *options, PROGRAM, "doctor", "--for", "nccl", "--sysfs", "/nowhere"],
+                                  env={**CLEAN, **WITH_PROVIDER}, text=True, capture_output=True, timeout=300, check=False)
+            return re.search(r"^  ok    (.*namespaces.*)$", done.stdout, flags=re.M)[1]
+
+        if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+            self.skipTest("no network namespace is permitted")
+        fixed = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 18)
+        self.assertRegex(told("-rn"), "of its own, as containers have: user" + (", net" if fixed else "(, net)?") +
+                         r"; ranks share memory inside one network namespace only, here net:\[\d+\]$")
+        self.assertRegex(told("-r"), "of its own, as containers have: user(;|$)")
+        own = os.stat("/proc/self/ns/net").st_ino
+        if own == 0xEFFFFFF9 and fixed:
+            self.assertNotIn("net:[", told("-r"))
+        elif not fixed:
+            self.assertIn(f"here net:[{own}]", told("-r"))
 
     def test_too_little_locked_memory(self):
         self.assertIn("W402", self.codes(**self.nic, before=limited(resource.RLIMIT_MEMLOCK, 65536)))
@@ -1222,6 +1282,12 @@ class Doctor(unittest.TestCase):
 
     def test_a_gpu_is_tried_with_bytes(self):
         self.assertLessEqual(self.codes(**self.gpu()), {"W203", "W402", "W404"})
+        clients = [f["text"] for f in self.findings if f["group"] == "applications"]
+        # Without API 1.18 of libfabric, aws-ofi-nccl asks for GPU memory in vain.
+        self.assertRegex(" ".join(clients), "^nccl SENDRECV: fi_getinfo offers erdma_0, with GPU memory nccl RDMA: "
+                         "fi_getinfo offers erdma_0, with GPU memory$|^nccl SENDRECV: fi_getinfo offers erdma_0 "
+                         "nccl RDMA: it needs a later libfabric$")
+        self.assertIn("erdma_0: GPU memory also works without calls of CUDA", str(self.findings))
         texts = [f["text"] for f in self.findings if f["group"] == "gpu"]
         self.assertRegex(texts[1], r"^inside this host: messages of GPU memory arrive \(1 MiB: .*\), by CUDA IPC$")
         self.assertRegex(texts[2], r"^erdma_0: messages of GPU memory arrive \(1 MiB: .*\), by GPUDirect$")
@@ -1231,6 +1297,11 @@ class Doctor(unittest.TestCase):
         self.assertIn("inside this host: messages of GPU memory arrive", str(self.findings))
         self.codes(**self.gpu(), FI_ERDMA_MR_CACHE="off")
         self.assertEqual([f["text"].split(":")[0] for f in self.findings if f["code"] == "W602"], ["erdma_0"])
+
+    def test_a_gpu_that_the_nic_does_not_reach(self):
+        self.assertIn("W604", self.codes(**self.gpu(), SOFTERDMA_PEERMEM="0", SOFTERDMA_DMABUF="0"))
+        (finding,) = [f for f in self.findings if f["code"] == "W604"]
+        self.assertRegex(finding["text"], "^erdma_0: NCCL does without GPUDirect: .*: Operation not supported$")
 
     def test_a_gpu_that_is_not_offered(self):
         self.assertIn("E603", self.codes(**self.gpu(), FI_ERDMA_CUDA="off"))

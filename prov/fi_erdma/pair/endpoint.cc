@@ -34,7 +34,7 @@ fi_info* find(const Options& options, uint64_t caps) {
   hints->fabric_attr->prov_name = copy_of(options.provider);
   const char* node = options.source.empty() ? nullptr : options.source.c_str();
   fi_info* found = nullptr;
-  const int rc = libfabric().getinfo(FI_VERSION(1, 17), *hints, &found, node);
+  const int rc = libfabric().getinfo(FI_VERSION(1, 17), hints, &found, node);
   libfabric().free(hints);
   if (rc == -FI_ENODATA) {
     not_supported("provider %s does not offer what this test needs", options.provider.c_str());
