@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """check_docs.py TREE: the README has at most 120 lines; links between documents lead somewhere; the lists of
 docs/Makefile.include hold what is in the tree; every FI_ERDMA_* variable that is named exists; the text of each
-heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; docs/hardware.md has
+heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; docs/statistics.md has the fields of the page; docs/hardware.md has
 the assumptions of test/hardware, and files that exist; names in the pages on wire protocol and threads exist; the picture is the drawing of its figures; manifests are YAML;
 CHANGELOG.md begins with the version of configure.ac."""
 import glob
@@ -137,6 +137,41 @@ def check_codes():
         faults.append(f"{page}: two headings have the code {code}")
 
 
+def without_parentheses(text):
+    while (shorter := re.sub(r"\([^()]*\)", "", text)) != text:
+        text = shorter
+    return text
+
+
+def check_statistics():
+    """The tables of docs/statistics.md have the fields of the page, and no others."""
+    page, source = "docs/statistics.md", "prov/erdma/fabric/stat_blocks.cc"
+    if not exists(page) or not exists(source):
+        return
+    fields = re.findall(r"^ +OF_(PROCESS|ENDPOINT|PEER)\((\w+),", read(source), flags=re.M)
+    counters = set(re.findall(r'COUNTER\(Block, kind, "(\w+)"', read(source)))
+    known = {kind: {name for of, name in fields if of == kind.upper()} for kind in ["process", "endpoint", "peer"]}
+    words = lambda text: set(re.findall(r"`(\w+)`", without_parentheses(text)))
+    told = {kind: set() for kind in known}
+    anywhere = set()  # rows that hold for several kinds
+    section = re.search(r"^## What the page shows$(.*?)(?:^## What may change$|\Z)", read(page), flags=re.M | re.S)
+    for first, second in re.findall(r"^\| (`.*?) \| (.*) \|$", section[1] if section else "", flags=re.M):
+        kind = first.strip("`")
+        if kind in told:
+            told[kind] |= words(second)
+        else:
+            anywhere |= words(first)
+    for kind, names in known.items():
+        for name in sorted(names - told[kind] - anywhere):
+            faults.append(f"{page}: no table has the field {name} of a block of the kind {kind}")
+        for name in sorted(told[kind] - names):
+            faults.append(f"{page}: a block of the kind {kind} has no field {name}")
+    for name in sorted(counters - anywhere):
+        faults.append(f"{page}: no table has the counter {name}")
+    for name in sorted(anywhere - counters - set().union(*known.values())):
+        faults.append(f"{page}: the page has no field {name}")
+
+
 def check_hardware():
     """What first-hour.sh settles is what docs/hardware.md says is assumed, and the files that depend on it exist."""
     page, script = "docs/hardware.md", "test/hardware/verdicts.sh"
@@ -198,7 +233,8 @@ def check_version():
 
 os.chdir(sys.argv[1])
 sys.dont_write_bytecode = True
-for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_hardware, check_picture, check_names,
+for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_statistics, check_hardware,
+              check_picture, check_names,
               check_manifests, check_version]:
     check()
 print(*faults, sep="\n", end="\n" if faults else "")

@@ -16,6 +16,7 @@ plant_clean() {
   echo '#include "transport/shm/shm.h"' >"$folder/prov/erdma/fabric/domain_transports.cc"
   echo '#include "transport/self/self.h"' >>"$folder/prov/erdma/fabric/domain_transports.cc"
   echo 'const char* kNames[] = {"FI_ERDMA_CMA"};' >"$folder/prov/erdma/fabric/env.cc"
+  printf '    OF_PEER(since, "ns", Meaning::fact),\n' >"$folder/prov/erdma/fabric/stat_blocks.cc"
   echo '#include <rdma/fi_errno.h>' >"$folder/prov/erdma/util/a.cc"
   echo '#include "util/a.h"' >"$folder/prov/erdma/protocol/b.cc"
   echo 'static_assert(sizeof(int) == 4);' >>"$folder/prov/erdma/protocol/b.cc"
@@ -25,6 +26,7 @@ plant_clean() {
 erdma_sources = \
 	prov/erdma/fabric/domain_transports.cc \
 	prov/erdma/fabric/env.cc \
+	prov/erdma/fabric/stat_blocks.cc \
 	prov/erdma/protocol/b.cc \
 	prov/erdma/util/a.cc
 END
@@ -37,6 +39,7 @@ END
   echo '[a page](docs/a.md) about `FI_ERDMA_CMA`' >"$folder/README.md"
   echo '# A' >"$folder/docs/a.md"
   echo '`what` it is' >"$folder/docs/wire-protocol.md"
+  printf '%s\n' '## What the page shows' '' '| `peer` | `since` |' >"$folder/docs/statistics.md"
   echo '### `the … is made of …`' >"$folder/docs/troubleshooting.md"
   echo 'ERDMA_WARN(CORE, "the %s is made of %s\n", what, which);' >>"$folder/prov/erdma/util/a.cc"
   printf '# date: %s\nless\ttime\tus\terdma\t1\n' now >"$folder/docs/figures.tsv"
@@ -46,8 +49,9 @@ END
   echo '  assume sun limits' >"$folder/test/hardware/verdicts.sh"
   echo 'a: b' >"$folder/examples/a.yaml"
   echo 'AC_INIT([a], [1.0])' >"$folder/configure.ac"
-  printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
-    docs/a.md docs/figures.svg docs/figures.tsv docs/hardware.md docs/troubleshooting.md docs/wire-protocol.md examples/a.yaml \
+  printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
+    docs/a.md docs/figures.svg docs/figures.tsv docs/hardware.md docs/statistics.md docs/troubleshooting.md \
+    docs/wire-protocol.md examples/a.yaml \
     >"$folder/docs/Makefile.include"
   ! command -v python3 >/dev/null ||
     (cd "$folder" && python3 test/bench/figures.py draw docs/figures.tsv docs/figures.svg)
@@ -112,6 +116,10 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh $p/util/a.cc '  ERDMA_WARN(CORE, "the moon is made of %s\n", what);'
   refused check_docs.sh $p/util/a.cc 'const char* kCode = "W123";'
   refused check_docs.sh docs/troubleshooting.md '### E123: nothing says so'
+  refused check_docs.sh docs/statistics.md '| `moons` | how many |'
+  refused check_docs.sh docs/statistics.md '| `peer` | `moons` |'
+  refused check_docs.sh $p/fabric/stat_blocks.cc '    OF_PEER(moons, "", Meaning::gauge),'
+  refused check_docs.sh $p/fabric/stat_blocks.cc '      COUNTER(Block, kind, "moons", shm.moons),'
   refused check_docs.sh docs/figures.tsv '# date: today'
   refused check_docs.sh docs/hardware.md '| `moon` | it is made of cheese | `device.cc` | |'
   refused check_docs.sh test/hardware/verdicts.sh '  assume moon limits'

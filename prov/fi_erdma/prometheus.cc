@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 
@@ -96,9 +97,12 @@ constexpr Path kEvents[] = {
     {"", "shm_cma_refusals", "",
      "CMA calls that the kernel refused, counted once for each call and peer."},
     {"", "shm_connects", "", "Connections inside the host that were requested."},
+    {"", "shm_waits", "", "Attempts to send a packet for which the ring had no room."},
     {"", "nic_connects", "", "Connections through a NIC that were requested."},
     {"", "nic_reclaimed", "",
      "Connections through a NIC that were closed to make room for others."},
+    {"", "nic_waits", "",
+     "Attempts to send a packet that found no credit of the peer, or no room or memory here."},
     {"", "gpu_flushes", "", "Messages that a NIC had to flush to a GPU."},
 };
 
@@ -169,13 +173,12 @@ struct WaitingTexts {
   std::string answered = head("erdma_answered_timestamp_seconds", "gauge",
                               "Time of the last answer of the endpoint, in a call of libfabric.");
 
-  void add_answer(const Process& process, const Block& endpoint) {
+  void add_answer(const std::string& labels, const Block& endpoint) {
     if (const auto at = endpoint.number("answered"); at.value_or(0))
-      answered += fmt::format("erdma_answered_timestamp_seconds{{{}}} {:.3f}\n",
-                              labels_of(process, endpoint), double(*at) / 1e9);
+      answered +=
+          fmt::format("erdma_answered_timestamp_seconds{{{}}} {:.3f}\n", labels, double(*at) / 1e9);
   }
-  void add_waits(const Process& process, const Block& endpoint) {
-    const std::string labels = labels_of(process, endpoint);
+  void add_waits(const std::string& labels, const Process& process, const Block& endpoint) {
     const Waiting waiting(*process.page.snapshot, endpoint);
     for (const auto& [kind, count] : waiting.pending())
       pending +=
@@ -203,6 +206,7 @@ std::string waiting_text(const AskedLook& asked) {
   std::string calls = head("erdma_calls_libfabric", "gauge",
                            "Whether the process called libfabric after it was asked: 1, or 0.");
   WaitingTexts texts;
+  std::set<std::string> seen;
   for_each_page(asked.look, [&](const Process& process) {
     if (!asked.asked.contains(process.pid)) return;
     const bool answered = asked.answered.contains(process.pid);
@@ -211,9 +215,13 @@ std::string waiting_text(const AskedLook& asked) {
     if (called || !hidden_endpoints(process))
       calls += fmt::format("erdma_calls_libfabric{{{}}} {:d}\n", labels_of(process), called);
     for (const Block& endpoint : blocks_of(*process.page.snapshot, "endpoint")) {
-      texts.add_answer(process, endpoint);
+      // An endpoint that is not enabled has no address yet. The collector of node_exporter refuses
+      // a file in which two rows have the same labels.
+      const std::string labels = labels_of(process, endpoint);
+      if (endpoint.number("enabled").value_or(1) == 0 || !seen.insert(labels).second) continue;
+      texts.add_answer(labels, endpoint);
       // What the process showed before may be out of date.
-      if (answered) texts.add_waits(process, endpoint);
+      if (answered) texts.add_waits(labels, process, endpoint);
     }
   });
   return calls + texts.answered + texts.pending + texts.peers + texts.seconds;

@@ -60,8 +60,10 @@ std::string why_of_send(const Json& peer, const std::string& to, const Json* the
   if (word == "earlier") return what + ": earlier ones must end first";
   if (word != "match") return what;
   const uint64_t early = there ? gauge_of(*there, "early") : 0;
-  return early ? fmt::format("{}: {} has {} of these and no receive that matches", what, to, early)
-               : what + ": announced, and not asked for";
+  const std::string why =
+      early ? fmt::format("{}: {} has {} of these and no receive that matches", what, to, early)
+            : what + ": announced, and not asked for";
+  return gauge_of(peer, "throttled") ? why + "; it keeps no more unexpected messages" : why;
 }
 
 std::string why_of_receive(const Json& peer, const std::string& from) {

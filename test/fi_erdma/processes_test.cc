@@ -11,12 +11,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "fi_erdma/pages.h"
+#include "fi_erdma/spoiler.h"
 #include "libcheck.h"
 
 using namespace erdma::test;
@@ -277,6 +281,70 @@ TEST(a_file_that_is_no_memfd_is_not_even_opened) {
   int status = 0;
   ck_assert_int_eq(waitpid(writer, &status, 0), writer);
   ck_assert_int_eq(status, 0);
+}
+
+/// Opens and closes its page, and its endpoints, until it is killed.
+[[noreturn]] void keep_changing(int ready) {
+  for (bool first = true;; first = false) {
+    const auto page = make_page();
+    ShownProcess& process = show_process(*page, 11);
+    for (int i = 0; i < 8; ++i) {
+      ShownEndpoint& endpoint = show_endpoint(*page, "10.0.0.1:1");
+      if (first && i == 0 && write(ready, "", 1) != 1) _exit(1);
+      erdma::util::StatPage::begin_change(block_of(process));
+      endpoint.bytes = 7;
+      page->give_back(block_of(endpoint));
+      erdma::util::StatPage::end_change(block_of(process));
+    }
+  }
+}
+
+/// Kills a process after a while; the end of the thread tells that it did.
+std::thread killer(pid_t pid, std::chrono::microseconds after) {
+  return std::thread([=] {
+    std::this_thread::sleep_for(after);
+    kill(pid, SIGKILL);
+  });
+}
+
+void check_either(const Process& process) {
+  ck_assert(process.page.snapshot.has_value() == process.page.fault.empty());
+  if (!process.page.snapshot) return;
+  if (const auto* const shown = process.page.snapshot->process())
+    ck_assert_uint_eq(shown->number("rank").value(), 11);
+  const auto* const endpoints = process.page.snapshot->kind("endpoint");
+  ck_assert_ptr_nonnull(endpoints);
+  for (const auto& endpoint : endpoints->blocks)
+    ck_assert(endpoint.text("address") == "10.0.0.1:1");
+}
+
+TEST(a_process_that_is_killed_while_it_is_looked_at_gives_a_page_or_a_fault) {
+  const uint64_t seed = number_from("ERDMA_FUZZ_SEED", uint64_t(time(nullptr)));
+  std::printf("ERDMA_FUZZ_SEED=%llu\n", (unsigned long long)seed);
+  Spoiler random(seed);
+  for (int i = 0; i < 200; ++i) {
+    int ready[2];
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
+    const pid_t pid = fork();
+    if (pid == 0) keep_changing(ready[1]);
+    close(ready[1]);
+    char byte;
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    std::thread kills = killer(pid, std::chrono::microseconds(random.below(2000)));
+    Process last;
+    do {
+      last = look_at(pid);
+      check_either(last);
+    } while (last.state != 'Z');
+    kills.join();
+    // Nobody has asked for its status yet, and its descriptors are closed.
+    ck_assert(!last.page.snapshot || !look_at(pid).page.snapshot);
+    int status = 0;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status));
+    check_fault(pid, "there is no such process");
+  }
 }
 
 TEST(all_pages_together_keep_no_more_than_they_may) {

@@ -6,8 +6,10 @@ import ctypes
 import glob
 import json
 import os
+import pty
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -15,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -402,6 +405,69 @@ class Program(unittest.TestCase):
                 self.assertIn("erdma_0 / traffic", looking.stdout.read())
             self.assertEqual(looking.returncode, 0)
 
+    @contextlib.contextmanager
+    def growing(self, path):
+        """A counter that is larger each time it is read."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkfifo(path)
+        ended = threading.Event()
+
+        def feed():
+            for number in range(1, 1 << 30):
+                with contextlib.suppress(BrokenPipeError), open(path, "w", encoding="ascii") as file:
+                    file.write(f"{number * 1024 * KIB}\n")
+                if ended.is_set():
+                    return
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            thread.join()
+            os.close(reader)
+
+    def live(self, output, source, *arguments):
+        """What `stat -l` writes to `output` while a process transfers; `source` is the end to read it from."""
+        with Shown() as shown:
+            shown.transfer(8, 1)
+            with subprocess.Popen([PROGRAM, "stat", "-l", *arguments, str(shown.pid)], env={**CLEAN, "LC_ALL": "C.UTF-8"},
+                                  stdout=output) as looking:
+                os.close(output)
+                text = b""
+                while True:
+                    shown.transfer(1 * KIB, 10)
+                    if not select.select([source], [], [], 0)[0]:
+                        continue
+                    try:
+                        part = os.read(source, 65536)
+                    except OSError:  # of a terminal that nobody writes to any more
+                        part = b""
+                    if not part:
+                        break
+                    text += part
+            self.assertEqual(looking.returncode, 0)
+        os.close(source)
+        return text.decode().replace("\r\n", "\n")
+
+    def test_live_tells_what_a_process_and_a_device_move(self):
+        clear, letters = "\x1b[H\x1b[J", ".:=+*#-"
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as counters:
+            for name in ["hw_rx_bytes_cnt", "hw_tx_bytes_cnt"]:
+                counters.enter_context(self.growing(os.path.join(folder, "erdma_0/ports/1/hw_counters", name)))
+            for ends, clears, bars in [(pty.openpty, 3, letters + "\u2581-\u2588"), (os.pipe, 0, letters)]:
+                source, output = ends()
+                text = self.live(output, source, "-i", "0.3", "-n", "3", "--sysfs", folder)
+                self.assertEqual((text.count(clear), text.count("\x1b")), (clears, 2 * clears))
+                text = text.replace(clear, "")
+                self.assertEqual(len(re.findall("(?m)^ +PID +RANK ", text)), 3)
+                self.assertRegex(text, rf"shm ring +[1-9][\d.]* \w*B/s +- +[\d.]+ \w*B +-  [{bars}]+\n")
+                summary = text[text.index("erdma_0 / traffic statistics"):]
+                for word in ["now", "max", "average", "min"]:
+                    self.assertRegex(summary, rf"\n {word} +[1-9][\d.]* \w+/s \| +[1-9][\d.]* \w+/s\n")
+
     def test_what_cannot_be_written_is_an_error(self):
         with Shown() as shown, open("/dev/full", "w", encoding="ascii") as full:
             for arguments in [["stat", shown.pid], ["stat", "--prometheus", shown.pid], ["info", shown.pid], ["hang", shown.pid],
@@ -621,36 +687,66 @@ class Program(unittest.TestCase):
             self.assertIn("shown_endpoint", run("stat", shown.pid, LD_LIBRARY_PATH=folder).stdout)
             self.assertIn("DOES NOT CALL", run("hang", shown.pid, LD_LIBRARY_PATH=folder).stdout)
 
-    def test_completion_offers_commands_options_and_processes(self):
-        def completed(*words):
-            script = f'. "$0"; COMP_WORDS=(fi_erdma "$@") COMP_CWORD=$#; _fi_erdma; printf "%s\\n" "${{COMPREPLY[@]}}"'
-            done = subprocess.run(["bash", "-c", script, COMPLETION, *words], capture_output=True, text=True,
-                                  check=True)
-            return done.stdout.split()
+    def completed(self, *words):
+        script = '. "$0"; COMP_WORDS=(fi_erdma "$@") COMP_CWORD=$#; _fi_erdma; printf "%s\\n" "${COMPREPLY[@]}"'
+        done = subprocess.run(["bash", "-c", script, COMPLETION, *words], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stderr, "")
+        return done.stdout.split()
 
-        self.assertEqual(completed("st"), ["stat"])
-        self.assertEqual(completed("stat", "--js"), ["--json"])
-        self.assertEqual(completed("stat", "--p"), ["--pid", "--prometheus"])
+    def test_completion_offers_commands_options_and_processes(self):
+        self.assertEqual(self.completed("st"), ["stat"])
+        self.assertEqual(self.completed("stat", "--js"), ["--json"])
+        self.assertEqual(self.completed("stat", "--p"), ["--pid", "--prometheus"])
         # They exclude each other.
         for device in [["-d", "shm"], ["--device", "shm"], ["--device=shm"]]:
-            self.assertEqual(completed("stat", *device, "--p"), ["--pid"])
-        self.assertEqual(completed("stat", "--prometheus", "--d"), [])
+            self.assertEqual(self.completed("stat", *device, "--p"), ["--pid"])
+        self.assertEqual(self.completed("stat", "--prometheus", "--d"), [])
         with Shown() as shown:
-            self.assertIn(str(shown.pid), completed("stat", ""))
+            self.assertIn(str(shown.pid), self.completed("stat", ""))
+
+    def values(self, command, option):
+        """Those that the help of a command lists for an option."""
+        found = re.search(rf"(?m)^ +(?:-\w,)?{option} \S+:{{([^}}]+)}}", run(command, "--help").stdout)
+        return found[1].split(",") if found else []
+
+    def test_completion_offers_the_values_of_an_option(self):
+        choices = 0
+        for command in self.commands():
+            for option in self.options(command):
+                values = self.values(command, option)
+                if option == "--refuse":
+                    values = ["readv", "writev", "readv,writev", "none"]  # one of them has a comma
+                if values:
+                    choices += 1
+                    self.assertCountEqual(self.completed(command, option, ""), values, (command, option))
+                    self.assertCountEqual(self.completed(command, option, "=", ""), values, (command, option))
+                    self.assertEqual(self.completed(command, option, "=", values[0]), [v for v in values if v.startswith(values[0])])
+                    self.assertCountEqual(self.completed(command, option, "="), values)
+        self.assertGreaterEqual(choices, 10)
+        self.assertEqual(self.completed("stat", "--by", "p"), ["path", "peer"])
+        self.assertIn("shm", self.completed("stat", "-d", ""))
+        self.assertIn("shm", self.completed("bench", "-d", "s"))
+        self.assertEqual(self.completed("test", "refused-cma", ""), ["refused-cma", "local-read", "peer-death"])
+
+    def commands(self):
+        commands = re.findall(r"^  (\w+) {2,}", run("--help").stdout.split("Subcommands:")[1], flags=re.M)
+        self.assertGreaterEqual(set(commands), {"stat", "hang", "info"})
+        return commands
+
+    def options(self, command):
+        options = re.findall(r"(?m)^ +(?:-\w,)?(--[a-z]+(?:-[a-z]+)*)", run(command, "--help").stdout)
+        self.assertIn("--json", options)
+        return options
 
     def test_the_manual_page_and_the_completion_have_every_command_and_option(self):
         with open(os.path.join(SOURCE, "man/fi_erdma.1.md"), encoding="utf-8") as page:
             manual = page.read().replace("\\", "")
-        with open(COMPLETION, encoding="utf-8") as page:
-            completion = page.read()
-        commands = re.findall(r"^  (\w+) {2,}", run("--help").stdout.split("Subcommands:")[1], flags=re.M)
-        self.assertGreaterEqual(set(commands), {"stat", "hang", "info"})
-        for command in commands:
+        self.assertCountEqual(self.completed(""), [*self.commands(), "--help", "--version"])
+        for command in self.commands():
             self.assertIn(f"**{command}**", manual)
-            self.assertRegex(completion, rf"\b{command}\b")
-            for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", run(command, "--help").stdout):
+            for option in self.options(command):
                 self.assertIn(f"**{option}**", manual)
-                self.assertIn(option, completion)
+            self.assertCountEqual(self.completed(command, "--"), self.options(command), command)
 
 
 class Pair(unittest.TestCase):

@@ -123,6 +123,26 @@ TEST(where_an_endpoint_is_hidden_nothing_tells_that_no_call_is_made) {
   ck_assert(text.find("\nerdma_calls_libfabric{") == std::string::npos);
 }
 
+// The collector of node_exporter refuses a whole file in which two rows have the same labels.
+TEST(endpoints_without_an_address_have_no_rows) {
+  AskedLook asked = look_at(endpoint(), {});
+  auto& kinds = asked.look.processes[0].page.snapshot->kinds;
+  for (const uint32_t index : {1u, 2u}) kinds[1].blocks.push_back({index, {{"enabled", 0}}, {}});
+  const std::string text = prometheus_text(asked);
+  ck_assert(text.find(",endpoint=\"\"") == text.npos);
+  ck_assert(text.find(",endpoint=\"192.0.2.2:1\"") != text.npos);
+}
+
+TEST(of_endpoints_with_the_same_labels_the_first_has_rows) {
+  AskedLook asked = look_at(endpoint(3), {});
+  auto& endpoints = asked.look.processes[0].page.snapshot->kinds[1].blocks;
+  endpoints.push_back(endpoints[0]);
+  const std::string text = prometheus_text(asked);
+  const size_t at = text.find("\nerdma_operations_pending{");
+  ck_assert(text.find("kind=\"receive\"", text.find("kind=\"receive\"") + 1) == text.npos);
+  ck_assert(at != text.npos);
+}
+
 TEST(events_are_counters_of_the_process) {
   const std::string text = prometheus_text(look_at(endpoint(), {}));
   ck_assert(text.find("\n# TYPE erdma_shm_cma_refusals_total counter\n"

@@ -29,7 +29,12 @@ using transport::Link;
 using transport::RemoteKey;
 using transport::SendHint;
 
-void open_shm(Side& side, const transport::shm::Options& options) {
+/// Of all sides of a test, which is a process of its own.
+transport::ShmCounters g_shm_counters;
+transport::NicCounters g_nic_counters;
+
+void open_shm(Side& side, transport::shm::Options options) {
+  options.counters = &g_shm_counters;
   auto opened = transport::shm::ShmTransport::open(options, address_of("127.0.0.1", 0));
   ck_assert_int_eq(opened.error(), 0);
   side.name = (*opened)->name();
@@ -74,7 +79,8 @@ void shm_pair_staged(Pair& pair) {
 std::unique_ptr<transport::verbs::Device> g_device;
 std::unique_ptr<transport::verbs::RegistrationCache> g_cache;
 
-void open_verbs(Side& side, const transport::verbs::Options& options, bool registers) {
+void open_verbs(Side& side, transport::verbs::Options options, bool registers) {
+  options.counters = &g_nic_counters;
   if (!g_device) g_device = open_first_device();
   ck_assert_ptr_nonnull(g_device.get());
   if (!g_cache) {
@@ -127,6 +133,14 @@ const Factory kVerbs[] = {{"verbs", verbs_pair, false},
                           {"verbs without registration", verbs_pair_without_registration, true},
                           {"verbs to itself", verbs_to_itself, false}};
 std::span<const Factory> g_factories = kShm;
+
+/// How many connections were requested, and how often a packet had to wait.
+[[maybe_unused]] uint64_t connects() {
+  return g_shm_counters.connects + g_nic_counters.connects;
+}
+[[maybe_unused]] uint64_t waits() {
+  return g_shm_counters.waits + g_nic_counters.waits;
+}
 
 [[maybe_unused]] void make(Pair& pair, int factory) {
   g_factories[size_t(factory)].make(pair);

@@ -86,10 +86,12 @@ TEST(a_full_link_says_again_and_goes_on_after_poll, g_factories.size()) {
   ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
   const auto bytes = pattern(88, 1);
   const iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  const uint64_t waited = waits();
   uint64_t sent = 1;
   while (sent < 1'000'000 && !link.send(numbered(sent), &iov, 1, 88, SendHint::none)) ++sent;
   if (sent == 1'000'000) return;  // the transport has no limit
   ck_assert_int_eq(link.send(numbered(sent), &iov, 1, 88, SendHint::none), -FI_EAGAIN);
+  ck_assert_uint_eq(waits() - waited, 2);
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, sent); }));
   ck_assert_int_eq(pair.send(link, sent, bytes.data(), 88), 0);
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, sent + 1); }));
@@ -306,6 +308,24 @@ TEST(fail_brings_the_link_down_once_and_delivers_nothing_more, g_factories.size(
   ck_assert_uint_eq(pair.b.sink->packets.size(), 1);
   ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
   ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
+}
+
+TEST(a_connection_that_is_made_again_is_counted_again, g_factories.size()) {
+  Pair pair;
+  make(pair, _i);
+  if (pair.a.transport == pair.b.transport) return;
+  Link& link = met_link(pair);
+  // Inside a host the thread of the peer connects back by itself, which may take until then.
+  ck_assert(pair.poll_until([&] { return pair.b_to_a().report().state == std::string("up"); }));
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return has_packets(pair.a, 1); }));
+  ck_assert_uint_eq(connects(), 1);
+  link.fail(-FI_ECONNABORTED);
+  ck_assert(
+      pair.poll_until([&] { return !pair.a.sink->downs.empty() && !pair.b.sink->downs.empty(); }));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 2); }));
+  ck_assert_uint_eq(connects(), 2);
 }
 
 TEST(an_armed_transport_wakes_for_a_packet, g_factories.size()) {

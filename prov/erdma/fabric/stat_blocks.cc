@@ -50,6 +50,7 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
       COUNTER(Block, kind, "shm_byte_ring_bytes", shm.byte_ring_bytes),   \
       COUNTER(Block, kind, "shm_region_bytes", shm.region_bytes),         \
       COUNTER(Block, kind, "shm_connects", shm.connects),                 \
+      COUNTER(Block, kind, "shm_waits", shm.waits),                       \
       COUNTER(Block, kind, "nic_packet_bytes", nic.sent_bytes),           \
       COUNTER(Block, kind, "nic_read_bytes", nic.read_bytes),             \
       COUNTER(Block, kind, "nic_write_bytes", nic.write_bytes),           \
@@ -57,6 +58,7 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
       COUNTER(Block, kind, "nic_connects", nic.connects),                 \
       COUNTER(Block, kind, "nic_reclaimed", nic.reclaimed),               \
       COUNTER(Block, kind, "nic_fetched_bytes", nic.fetched_bytes),       \
+      COUNTER(Block, kind, "nic_waits", nic.waits),                       \
       COUNTER(Block, kind, "gpu_direct_bytes", gpu.direct_bytes),         \
       COUNTER(Block, kind, "gpu_staged_bytes", gpu.staged_bytes),         \
       COUNTER(Block, kind, "gpu_ipc_bytes", gpu.ipc_bytes),               \
@@ -136,8 +138,8 @@ constexpr util::StatField kFields[] = {
     COUNTERS(PeerBlock, kPeerKind),
 };
 // A new counter needs a field.
-static_assert(sizeof(transport::ShmCounters) == 9 * sizeof(uint64_t));
-static_assert(sizeof(transport::NicCounters) == 7 * sizeof(uint64_t));
+static_assert(sizeof(transport::ShmCounters) == 10 * sizeof(uint64_t));
+static_assert(sizeof(transport::NicCounters) == 8 * sizeof(uint64_t));
 static_assert(sizeof(transport::GpuCounters) == 4 * sizeof(uint64_t));
 
 }  // namespace

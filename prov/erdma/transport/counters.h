@@ -22,6 +22,7 @@ struct ShmCounters {
   uint64_t byte_ring_bytes = 0;   ///< the part of ring_bytes that was longer than a slot
   uint64_t region_bytes = 0;      ///< the part of the CMA bytes in regions that the peer shared
   uint64_t connects = 0;          ///< connections that were requested
+  uint64_t waits = 0;             ///< attempts to send a packet for which the ring had no room
 };
 
 /// Traffic through a NIC.
@@ -35,6 +36,7 @@ struct NicCounters {
   /// The part of sent_bytes that the NIC fetches from a block, because the packet is longer than
   /// the NIC takes inline. The rest is counted nowhere: short packets pay for one counter only.
   uint64_t fetched_bytes = 0;
+  uint64_t waits = 0;  ///< attempts to send a packet that found no credit, room or memory
 };
 
 /// Traffic of GPU memory of this side, over any transport. The counters of the transports include

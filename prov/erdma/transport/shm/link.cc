@@ -53,6 +53,7 @@ int ShmLink::connect() noexcept {
 
 int ShmLink::no_room(size_t length) noexcept {
   if (length > limits().eager) return -FI_EMSGSIZE;
+  ++x_counters.waits;
   x_out.wake();  // the packets in the ring may have been sent as unfinished
   LinkContext::join(x_context.starved, *this);
   return -FI_EAGAIN;

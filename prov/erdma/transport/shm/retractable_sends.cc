@@ -13,7 +13,10 @@ int RingRetractableSends::send(const Header& header, const iovec* payload, size_
     return -FI_EOPNOTSUPP;
   }
   uint32_t sequence = 0;
-  if (!ring->push_retractable(&header, payload, count, length, sequence)) return -FI_EAGAIN;
+  if (!ring->push_retractable(&header, payload, count, length, sequence)) {
+    ++x_counters.waits;
+    return -FI_EAGAIN;
+  }
   packet = x_out.name_of_packet(sequence);
   x_counters.ring_bytes += length;
   x_out.announce();

@@ -59,17 +59,20 @@ int PacketSender::send(const Header& header, const iovec* payload, size_t count,
                        SendHint hint) noexcept {
   if (!x_credits.may_send() || x_queue.room() <= kReservedPlaces || x_due) [[unlikely]] {
     if (!x_credits.may_send()) want_more();
+    ++x_counters->waits;
     return -FI_EAGAIN;
   }
   if (length > eager_limit()) [[unlikely]]
     return -FI_EMSGSIZE;
   const Payload rest{payload, count, 0, length};
   const int rc = emit(Kind::packet, &header, kHeaderBytes, rest, hint);
-  if (!rc) {
-    touch();
-    x_counters->sent_bytes += length;
+  if (rc) [[unlikely]] {
+    x_counters->waits += rc == -FI_EAGAIN;
+    return rc;
   }
-  return rc;
+  touch();
+  x_counters->sent_bytes += length;
+  return 0;
 }
 
 size_t PacketSender::build(std::byte* to, Kind kind, const void* body, size_t body_bytes,

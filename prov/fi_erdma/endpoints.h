@@ -1,0 +1,14 @@
+#pragma once
+
+#include "fi_erdma/json.h"
+#include "fi_erdma/snapshot.h"
+
+namespace fi_erdma {
+
+/// The endpoints of a page as `info` shows them: their paths, the variables, and the path for each
+/// message size under these.
+Json endpoints_to_json(const Snapshot& snapshot);
+/// Prints one of them for people.
+void print_endpoint(const Json& endpoint);
+
+}  // namespace fi_erdma
