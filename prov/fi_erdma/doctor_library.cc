@@ -12,6 +12,7 @@
 #include "fi_erdma/traffic.h"
 #include "fi_erdma/trial.h"
 #include "fi_erdma/variables.h"
+#include "fi_erdma/waits.h"
 
 namespace fi_erdma {
 namespace {
@@ -50,6 +51,11 @@ void check_variables(Report& report, const Json& unknown) {
                   {"man fi_erdma lists them"});
 }
 
+std::string variable(const char* name) {
+  const char* const value = getenv(name);
+  return value ? value : "";
+}
+
 /// Empty if the trial could not read its own page.
 std::optional<uint64_t> counted(const Outcome& outcome, const char* name) {
   if (!outcome.result.contains("counters")) return std::nullopt;
@@ -83,6 +89,17 @@ void check_nic_way(Report& report, const std::string& name, const Outcome& outco
     report.ok(device + ": messages and RMA arrive, in packets alone" + end);
 }
 
+/// Reports whether messages arrive in memory that was used, and maybe registered, before a fork.
+void check_fork(Report& report, const std::string& where, const Outcome& outcome) {
+  const std::string trouble = text_of(outcome.result.value("fork", Json::object()), "error");
+  if (trouble.empty()) return report.ok(where + ": messages arrive after a fork");
+  report.broken("E217", where + ": messages fail after a fork: " + trouble,
+                with_said({variable("FI_ERDMA_FORK") == "unsafe"
+                               ? "FI_ERDMA_FORK=unsafe is for processes that never fork: unset it"
+                               : "FI_ERDMA_MR_CACHE=off keeps nothing registered"},
+                          outcome));
+}
+
 void check_host_bytes(Report& report) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", "shm"}, {"FI_ERDMA_SHM", ""}}),
@@ -94,6 +111,7 @@ void check_host_bytes(Report& report) {
             outcome.result.value(
                 "this_host", "which way is not known: " +
                                  outcome.result.value("page", std::string("nothing is shown"))));
+  check_fork(report, "inside this host", outcome);
 }
 
 void check_nic_bytes(Report& report, const std::string& device) {
@@ -104,6 +122,7 @@ void check_nic_bytes(Report& report, const std::string& device) {
   if (!trouble.empty())
     return report.broken("E202", device + ": messages fail: " + trouble, outcome.said);
   check_nic_way(report, device, outcome);
+  check_fork(report, device, outcome);
 }
 
 void check_client(Report& report, const Client& client) {
@@ -120,11 +139,6 @@ void check_client(Report& report, const Client& client) {
     report.slower("W604", name + ": fi_getinfo offers no GPU memory: " + trouble, outcome.said);
   else
     report.broken("E301", name + ": fi_getinfo offers nothing: " + trouble, outcome.said);
-}
-
-std::string variable(const char* name) {
-  const char* const value = getenv(name);
-  return value ? value : "";
 }
 
 void report_no_offer(Report& report, const std::string& error, const Outcome& outcome) {

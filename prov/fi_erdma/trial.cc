@@ -1,6 +1,11 @@
 #include "fi_erdma/trial.h"
 
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <ctime>
@@ -88,6 +93,48 @@ struct Port {
   Owned<fid_ep> ep;
 };
 
+/// A forked child that waits until its parent has it write to some memory.
+class Helper {
+ public:
+  explicit Helper(std::vector<char>& memory) {
+    int back[2];
+    if (pipe2(x_go, O_CLOEXEC) || pipe2(back, O_CLOEXEC) || (x_pid = fork()) < 0)
+      throw Failed{-errno};
+    x_said = back[x_pid == 0];
+    close(back[x_pid != 0]);
+    close(x_go[x_pid != 0 ? 0 : 1]);
+    if (x_pid == 0) wait_and_write(memory);
+  }
+  Helper(const Helper&) = delete;
+  Helper& operator=(const Helper&) = delete;
+  ~Helper() {
+    close(x_go[1]);
+    close(x_said);
+    waitpid(x_pid, nullptr, 0);
+  }
+  /// Returns after the child has written to the memory, or has ended because it lacks the memory.
+  void write_memory() const {
+    char byte = 0;
+    if (write(x_go[1], "", 1) != 1 || ::read(x_said, &byte, 1) < 0) throw Failed{-errno};
+  }
+
+ private:
+  /// The kernel does not let a pipe take bytes that this process does not have, so nothing crashes.
+  [[noreturn]] void wait_and_write(std::vector<char>& memory) const {
+    char byte;
+    int nowhere[2];
+    const bool has_it = ::read(x_go[0], &byte, 1) == 1 && !pipe2(nowhere, O_CLOEXEC) &&
+                        write(nowhere[1], memory.data(), 1) == 1;
+    if (!has_it) _exit(1);
+    std::memset(memory.data(), -1, memory.size());
+    _exit(write(x_said, "", 1) != 1 || ::read(x_go[0], &byte, 1) < 0);
+  }
+
+  int x_go[2];  ///< the child reads; it ends with the pipe
+  int x_said = -1;
+  pid_t x_pid = -1;
+};
+
 /// Both ports, and the bytes that they exchange.
 class Pair {
  public:
@@ -118,6 +165,14 @@ class Pair {
     for (unsigned i = 0; i < kMessages; ++i) exchange_once(size);
     const auto took = std::chrono::steady_clock::now() - begin;
     return kMessages * double(size) / std::chrono::duration<double>(took).count();
+  }
+  /// Exchanges messages in memory that an earlier message of this size used, while a child lives
+  /// that was forked since: before the child writes to this memory and afterwards.
+  void message_after_fork(size_t size) {
+    const Helper child(x_here);
+    message(size);
+    child.write_memory();
+    message(size);
   }
   void read(fid_domain* domain, const fi_info& info, size_t size) {
     fill(size);
@@ -217,6 +272,16 @@ double copy_speed() {
   return kCopies * double(from.size()) / std::chrono::duration<double>(took).count();
 }
 
+/// Returns {"error"?}.
+Json exchange_after_fork(const Libfabric& libfabric, Pair& pair) {
+  try {
+    pair.message_after_fork(kLong);
+    return Json::object();
+  } catch (const Failed& failed) {
+    return {{"error", libfabric.error_text(failed.status)}};
+  }
+}
+
 void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   json["step"] = "open an endpoint";
   const auto fabric =
@@ -235,6 +300,8 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   json["step"] = "read 1048576 bytes from registered memory";
   pair.read(domain.get(), *info, kLong);
   add_page(json);
+  json["step"] = "fork";
+  json["fork"] = exchange_after_fork(libfabric, pair);
 }
 
 /// Makes the calls of a client until one is answered. Returns 0 and the answer in `list`, or the

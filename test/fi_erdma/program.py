@@ -1059,6 +1059,20 @@ class Doctor(unittest.TestCase):
     def test_a_nic_whose_peers_refuse(self):
         self.assertIn("E202", self.codes(**self.nic, SOFTERDMA_FAULT="connect refuse times=1000000"))
 
+    def test_messages_arrive_after_a_fork(self):
+        self.assertNotIn("E217", self.codes(**self.nic))
+        texts = [f["text"] for f in self.findings]
+        self.assertIn("inside this host: messages arrive after a fork", texts)
+        self.assertIn("erdma_0: messages arrive after a fork", texts)
+        self.assertNotIn("E217", self.codes(**self.nic, SOFTERDMA_COPY_ON_FORK="0"))
+        self.assertIn("erdma_0: messages arrive after a fork", str(self.findings))
+
+    def test_a_fork_takes_the_memory_of_a_nic_away(self):
+        self.assertIn("E217", self.codes(**self.nic, SOFTERDMA_COPY_ON_FORK="0", FI_ERDMA_FORK="unsafe"))
+        (finding,) = [f for f in self.findings if f["code"] == "E217"]
+        self.assertRegex(finding["text"], "^erdma_0: messages fail after a fork: ")
+        self.assertIn("FI_ERDMA_FORK=unsafe is for processes that never fork: unset it", finding["more"])
+
     def test_a_nic_that_refuses_requests(self):
         self.assertIn("E202", self.codes(**self.nic, SOFTERDMA_FAULT="wr n=1 times=1000000 status=rem_access"))
 
