@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "fi_erdma/costs.h"
+
 namespace fi_erdma {
 namespace {
 
@@ -100,6 +102,7 @@ Json endpoints_to_json(const Snapshot& snapshot) {
       one[name] = endpoint.text(name);
     one["settings"] = settings_to_json(endpoint);
     one["sizes"] = Sizes(one).json();
+    one["slower"] = costs_of(snapshot, endpoint);
     json.push_back(std::move(one));
   }
   return json;
@@ -115,6 +118,8 @@ void print_endpoint(const Json& endpoint) {
     fmt::print("  {:<11}  {:>6}..{:<8} {}\n", size["where"].get<std::string>(),
                size["from"].get<uint64_t>(), to, size["way"].get<std::string>());
   }
+  for (const Json& cost : endpoint["slower"])
+    fmt::print("  slower       {}\n", cost.get<std::string>());
   for (const auto& [name, setting] : endpoint["settings"].items())
     fmt::print("  {:<28} {}{}\n", name, setting["value"].get<std::string>(),
                setting["changed"].get<bool>() ? "" : "  (default)");

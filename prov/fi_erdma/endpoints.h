@@ -5,8 +5,8 @@
 
 namespace fi_erdma {
 
-/// The endpoints of a page as `info` shows them: their paths, the variables, and the path for each
-/// message size under these.
+/// The endpoints of a page as `info` shows them: their paths, the variables, the path for each
+/// message size under these, and what slower paths have cost so far.
 Json endpoints_to_json(const Snapshot& snapshot);
 /// Prints one of them for people.
 void print_endpoint(const Json& endpoint);

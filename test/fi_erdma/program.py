@@ -235,6 +235,9 @@ class Program(unittest.TestCase):
             with Shown(stderr=said, before=before, FI_ERDMA_LOG="info", **environment) as shown:
                 shown.transfer(1024 * KIB, 8)
                 costs = re.findall(r"(?m)^ +SLOWER  (.*)$", run("stat", shown.pid).stdout)
+                info = self.document(run("info", "-j", shown.pid), "info")["processes"][0]
+                self.assertEqual([cost for endpoint in info["endpoints"] for cost in endpoint["slower"]], costs)
+                self.assertEqual(re.findall(r"(?m)^  slower {7}(.*)$", run("info", shown.pid).stdout), costs)
             said.seek(0)
             return costs, re.search("all endpoints of this process: .*", said.read())[0]
 
