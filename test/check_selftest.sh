@@ -135,6 +135,7 @@ refused check_aborts.sh $p/util/a.cc '  std::exit(1);'
 refused check_aborts.sh $p/util/a.cc '  // TODO later'
 
 refused check_names.sh $p/util/a.cc '// see /home/someone/notes'
+refused check_names.sh $p/util/a.cc 'void sends_a_lot();'
 refused check_names.sh README.md 'clone it to /workspace/here'
 refused check_names.sh quickstart 'curl https://apt-mirror.example/debian/x'
 refused check_names.sh quickstart 'curl http://10.1.2.3/x'
