@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <vector>
 
 #include "libcheck.h"
 #include "protocol/pair.h"
@@ -53,7 +54,6 @@ struct BusyPair : Pair {
     a.engine.progress();
   }
   void send(size_t messages, size_t length) {
-    const auto bytes = pattern(length);
     for (size_t i = 0; i < messages; ++i) must(a.send(1, bytes.data(), length, 7));
   }
   void expect_no_end() {
@@ -61,6 +61,8 @@ struct BusyPair : Pair {
     ck_assert_uint_eq(b_to_a().ended, 0);
     end_work();
   }
+
+  const std::vector<char> bytes = pattern(4 * kPacketBytes);  ///< outlive the queued sends
 };
 
 TEST(a_queue_of_packets_does_not_exceed_what_a_receiver_tolerates) {
