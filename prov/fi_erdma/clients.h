@@ -171,7 +171,7 @@ inline void ask_oneccl(fi_info& hints, const fi_info&) {
   hints.mode = FI_CONTEXT;
   hints.caps = FI_TAGGED;
   hints.ep_attr->type = FI_EP_RDM;
-  // An earlier call of oneCCL lacks these two, from whose answer it takes them.
+  // oneCCL takes these two from the answer to an earlier call, which does not ask for them.
   hints.ep_attr->tx_ctx_cnt = 1;
   hints.ep_attr->rx_ctx_cnt = 1;
   hints.domain_attr->resource_mgmt = FI_RM_ENABLED;

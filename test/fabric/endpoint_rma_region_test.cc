@@ -367,7 +367,7 @@ TEST(nothing_is_written_once_a_region_is_closed, 2) {
     Region region(ports.other, memory.data(), length);
     memory[0] = memory[length - 1] = 0;
     key = region.key();
-    while (memory[length - 1] == 0) ports.b.progress();  // the first operation goes by packets
+    while (memory[length - 1] == 0) ports.b.progress();  // packets carry the first write
     const char seen = memory[0];
     if (round % 2)
       while (static_cast<volatile char&>(memory[0]) == seen) ports.b.progress();

@@ -211,7 +211,7 @@ TEST(variables_of_others_are_none_of_ours) {
   check_text(only_log_line(), "");
 }
 
-/// Runs with the settings of a user who has set no other variable.
+/// The test runs as if no other variable were set.
 TEST(faults_in_variables_are_seen_unless_the_log_is_off, 2) {
   const CapturedStderr error_output;
   g_log_level = -1;

@@ -27,7 +27,7 @@ using erdma::util::tell;
 
 namespace {
 
-/// Runs in the forked child of each test: sets the log up as for a user who has set no variable.
+/// Runs in the forked child of each test: sets up the log as if no variable were set.
 void set_up() {
   g_log_level = -1;
   g_log.clear();

@@ -23,7 +23,7 @@ struct Transfer : util::ListHook<Transfer> {
   uint64_t length = 0;
   int status = 0;
   CmaCall call = CmaCall::read;  ///< write: into a shared region
-  /// Offset of the first byte in the shared region as the sender knows it; else 0.
+  /// Offset of the first byte in the region that the sender shared; 0 for messages.
   uint64_t base = 0;
   uint64_t revocations_seen = 0;  ///< when the transfer began; shared regions only
   bool region_revoked = false;    ///< the shared region may have been revoked since

@@ -115,7 +115,7 @@ Refusal decode_refusal(std::span<const std::byte> bytes) noexcept;
 /// Describes a message that has, or reports, Refusal::version. `ours`: this side's version of the
 /// protocol.
 std::string version_text(std::span<const std::byte> bytes, uint8_t ours);
-/// Whether a message may begin with these bytes, of which there may be few.
+/// Returns why no message can begin with these bytes, which may be a part of its header.
 Refusal check_prefix(std::span<const std::byte> bytes) noexcept;
 
 /// A name as it is compared and signed: family, IP, port. Without the scope, which is local to a
