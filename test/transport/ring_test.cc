@@ -175,7 +175,7 @@ TEST(space_is_announced_every_quarter) {
 // Long payloads use up the byte ring long before the slots.
 TEST(space_for_bytes_is_announced_every_eighth, std::size(kStarts)) {
   constexpr uint32_t kLength = 8192;
-  constexpr uint32_t kEvery = kByteRing / 8 / kLength;
+  constexpr uint32_t kEvery = kPublishBytes / kLength;
   const std::vector<std::byte> payload(kLength, std::byte(1));
   Ring ring(true, kStarts[_i]);
   for (uint64_t i = 0; i < 4 * kEvery; ++i) ck_assert(ring.push(i, payload.data(), kLength));
@@ -367,14 +367,44 @@ TEST(short_payloads_of_a_conversation_stay_at_the_beginning) {
   }
 }
 
-TEST(long_payloads_go_round_in_half_of_the_byte_ring_where_the_receiver_keeps_up, 2) {
-  const std::vector<std::byte> payload(_i ? kMaxEager : kLeastRound, std::byte(1));
-  const uint64_t round = kRound / payload.size();
-  Ring ring(true);
-  for (uint64_t i = 0; i < 5 * round; ++i) {
+/// Sends payloads to a receiver that keeps up, each `length` long: they cycle through `bytes`.
+void cycles(Ring& ring, uint32_t length, uint32_t bytes) {
+  const std::vector<std::byte> payload(length, std::byte(1));
+  const uint32_t round = bytes / length;
+  for (uint32_t i = 0; i < 5 * round; ++i) {
     ck_assert(ring.push(i, payload.data(), payload.size()));
-    ck_assert_uint_eq(take_placed(ring), i % round * payload.size());
+    ck_assert_uint_eq(take_placed(ring), i % round * length);
   }
+}
+
+TEST(long_payloads_go_round_in_the_whole_byte_ring, 2) {
+  Ring ring(true);
+  const uint32_t length = _i ? kMaxEager : kLeastRound;
+  cycles(ring, length, kPayloadEnd / length * length);
+}
+
+TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up, 2) {
+  RecentLinks rings;
+  Ring ring(true);
+  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, &rings);
+  const uint32_t length = _i ? kMaxEager : kLeastRound;
+  const std::vector<std::byte> payload(length, std::byte(1));
+  const uint32_t round = kShortRound / length;
+  const char others[kFewRings] = {};
+  for (uint32_t i = 0; i < 5 * round; ++i) {
+    for (const char& other : others) rings.add(&other);
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(ring), i % round * length);
+  }
+}
+
+TEST(few_rings_go_round_in_the_whole_byte_ring) {
+  RecentLinks rings;
+  Ring ring(true);
+  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, &rings);
+  const char other = 0;
+  rings.add(&other);
+  cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
 }
 
 CoreSharing::Usage g_usage;
@@ -431,7 +461,7 @@ TEST(payloads_that_are_longer_than_a_slot_are_counted) {
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   uint64_t counted = 0;
   Ring ring(true);
-  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, &counted);
+  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, nullptr, &counted);
   uint64_t longer = 0;
   for (const uint32_t length : {0u, 1u, kSlotPayload, kSlotPayload + 1, kMaxEager}) {
     ck_assert(ring.push(0, payload.data(), length));
@@ -471,20 +501,20 @@ TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts)) {
 
 /// The sender does not write to a single cache line that the receiver has not given back.
 TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
-  constexpr size_t kFirst = 128, kWhole = kPayloadEnd / kMaxEager;
-  constexpr size_t kLast = kPayloadEnd - kFirst - kWhole * kMaxEager;
+  constexpr size_t kFirst = kPayloadEnd % kMaxEager, kWhole = kPayloadEnd / kMaxEager;
+  static_assert(kFirst % kLine == 0 && kFirst + kLine <= kMaxEager && kWhole < kHotSlots);
   const std::vector<std::byte> first(kFirst, std::byte(1)), long_one(kMaxEager, std::byte(2)),
-      last(kMaxEager, std::byte(3)), late(kFirst + kLine, std::byte(4));
+      late(kFirst + kLine, std::byte(3));
   Ring ring(true);
   ck_assert(ring.push(0, first.data(), first.size()));
+  // Up to the last byte.
   for (uint64_t i = 1; i <= kWhole; ++i) ck_assert(ring.push(i, long_one.data(), long_one.size()));
-  ck_assert(ring.push(kWhole + 1, last.data(), kLast));  // up to the last byte
   take_one(ring, 0, first.size());
   ring.receiver.publish();
   // Only the start of the byte ring is free, with the size of the first payload.
   for (size_t length = kFirst + 1; length <= late.size(); ++length)
-    ck_assert(!ring.push(kWhole + 2, late.data(), length));
-  ck_assert(ring.push(kWhole + 2, late.data(), kFirst));
+    ck_assert(!ring.push(kWhole + 1, late.data(), length));
+  ck_assert(ring.push(kWhole + 1, late.data(), kFirst));
   for (uint64_t i = 1; i <= kWhole; ++i) {
     RingEntry entry;
     ck_assert(ring.receiver.next(entry));

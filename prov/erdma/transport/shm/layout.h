@@ -19,7 +19,8 @@ inline constexpr uint32_t kHotSlots = 64;
 inline constexpr uint32_t kColdSlots = 4;
 inline constexpr uint32_t kSlotBytes = 128;
 inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_t(kHeaderBytes);
-inline constexpr uint32_t kByteRing = 512 * 1024;
+/// More than the second-level caches of most processors: see kShortRound.
+inline constexpr uint32_t kByteRing = 1024 * 1024;
 inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it begins
 inline constexpr uint32_t kColdRings = 64;        ///< per chunk: one bit each in one word
 inline constexpr uint32_t kColdRingBytes = kColdSlots * kSlotBytes;
@@ -98,7 +99,7 @@ struct HotSegment {
   alignas(kLinePair) std::atomic<uint64_t> consumed;
   alignas(kLinePair) std::atomic<uint32_t> waiting;
 };
-static_assert(sizeof(HotSegment) == size_t{520} * 1024);
+static_assert(sizeof(HotSegment) == size_t{1032} * 1024);
 
 constexpr size_t whole_pages(size_t bytes) noexcept {
   return (bytes + kShmPage - 1) & ~(kShmPage - 1);

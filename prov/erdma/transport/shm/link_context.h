@@ -54,6 +54,7 @@ struct LinkContext {
   Connector* connector = nullptr;
   CoreSharing core;
   RecentLinks large_messages;
+  RecentLinks long_payloads;  ///< of their rings
   /// Call for each large message.
   void count_message() noexcept {
     if (core.on_message()) [[unlikely]]

@@ -5,7 +5,8 @@
 
 namespace erdma::transport::shm {
 
-/// The links that the last large messages took: an estimate of how many rings share the cache.
+/// The links that the last large messages took, or the rings that the last long payloads took: an
+/// estimate of how many rings share the cache.
 class RecentLinks {
  public:
   static constexpr size_t kLast = 16;  ///< messages that are remembered

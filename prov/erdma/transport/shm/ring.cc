@@ -91,6 +91,7 @@ uint32_t RingSender::put(Slot& slot, const iovec* payload, size_t count, size_t 
 
 uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
   if (!x_memory.bytes || length > kMaxEager) return kNoRoom;
+  if (x_rings) x_rings->add(this);
   uint32_t place = 0;
   uint32_t at = place_payload(x_byte_head, length);
   if (starts_over(at, length)) {
@@ -115,7 +116,8 @@ bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   if (offset == 0) return false;
   if (goes_round(length))
-    return offset >= kRound && bytes_fit(restart_payload(x_byte_head), length);
+    return offset - kShortRound < kMaxEager && one_of_many() &&
+           bytes_fit(restart_payload(x_byte_head), length);
   if (uint32_t(x_seen) != x_head) refresh();
   if (uint32_t(x_seen) != x_head) return false;
   x_byte_tail = restart_payload(x_byte_head);
@@ -165,7 +167,7 @@ void RingReceiver::find_bytes(RingEntry& entry, uint32_t word) noexcept {
   x_byte_tail = after_payload(x_byte_tail, entry.length);
   // A sender of long payloads runs out of bytes long before a quarter of the slots is used. It
   // shall continue while this side copies.
-  if (x_byte_tail - x_byte_published >= kByteRing / 8) x_publish_at = x_tail + 1;
+  if (x_byte_tail - x_byte_published >= kPublishBytes) x_publish_at = x_tail + 1;
 }
 
 }  // namespace erdma::transport::shm

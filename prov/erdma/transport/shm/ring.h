@@ -12,6 +12,7 @@
 #include "transport/shm/eager_streaming.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/ordering.h"
+#include "transport/shm/recent_links.h"
 
 namespace erdma::transport::shm {
 
@@ -51,13 +52,19 @@ constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
 }
 
 inline constexpr uint32_t kPrefetchAhead = 8;
+/// A receiver publishes the room of its byte ring at least this often.
+inline constexpr uint32_t kPublishBytes = kByteRing / 16;
 /// Shorter payloads restart at the beginning whenever everything before them was consumed, so that
 /// an exchange of messages uses few lines. Longer ones cycle through the byte ring, because writing
 /// lines that are still in the receiver's L1 cache is slow. Where sender and receiver take turns on
 /// a core, that does not matter, and few lines are better for all lengths.
 inline constexpr uint32_t kLeastRound = 1024;
-/// A sender whose receiver keeps up cycles through this first part of the byte ring.
-inline constexpr uint32_t kRound = kByteRing / 2;
+/// A sender cycles through the whole byte ring: a line that has left the cache of the receiver's
+/// core is written in half the time. If an endpoint sends to several peers, each ring cycles
+/// through this first part where its receiver keeps up, so that all rings fit into the cache that
+/// the cores share.
+inline constexpr uint32_t kShortRound = kByteRing / 4;
+inline constexpr size_t kFewRings = 2;  ///< of one endpoint, that cycle through all bytes
 
 /// Fetches a line in order to write it. Without -mprfchw, __builtin_prefetch(p, 1) fetches a copy
 /// for reading, and the write must then ask the other core again.
@@ -86,17 +93,20 @@ inline void copy_header(std::byte* to, const void* from) noexcept {
 class RingSender {
  public:
   RingSender() noexcept = default;
-  /// `core`: null: this core is not shared. `byte_ring_bytes` counts the payload in the byte ring;
+  /// `core`: null: this core is not shared. `rings`: the rings of the endpoint that the last long
+  /// payloads took; null: there is one. `byte_ring_bytes` counts the payload in the byte ring;
   /// null: it is not counted.
   RingSender(const RingMemory& memory, uint32_t start,
              StreamingPolicy streaming = StreamingPolicy::calibrate,
-             const CoreSharing* core = nullptr, uint64_t* byte_ring_bytes = nullptr) noexcept
+             const CoreSharing* core = nullptr, RecentLinks* rings = nullptr,
+             uint64_t* byte_ring_bytes = nullptr) noexcept
       : x_memory(memory),
         x_mask(memory.count - 1),
         x_head(start),
         x_limit(start + memory.count),
         x_streaming(streaming),
         x_core(core),
+        x_rings(rings),
         x_byte_ring_bytes(byte_ring_bytes) {}
 
   /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring. Inlined into
@@ -151,6 +161,7 @@ class RingSender {
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
   bool goes_round(uint32_t length) const noexcept;
+  bool one_of_many() const noexcept { return x_rings && x_rings->links_with(this) > kFewRings; }
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
 
@@ -173,6 +184,7 @@ class RingSender {
   uint64_t x_seen = 0;       ///< the last value read from *consumed
   EagerStreaming x_streaming;
   const CoreSharing* x_core = nullptr;
+  RecentLinks* x_rings = nullptr;
   uint64_t x_stuck_at = 0;  ///< x_seen at the last call of moves()
   unsigned x_stuck = 0;     ///< calls of moves() since the receiver consumed something
   uint64_t* x_byte_ring_bytes = nullptr;
