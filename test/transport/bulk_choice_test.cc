@@ -39,6 +39,17 @@ TEST(copy_by_choice_is_read_where_the_sender_stops_coming, 8) {
   ck_assert(next.arrived() && later.arrived());
 }
 
+/// The sender is inside a system call that moves bytes of another transfer.
+TEST(copy_by_choice_waits_for_a_sender_that_is_busy_for_a_tenth_of_a_millisecond) {
+  Channel channel(Ways::chosen);
+  Message message(channel, kMiB);
+  for (int i = 0; i < 100; ++i) channel.in.poll(channel.sink);  // a microsecond each
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, message.length);
+}
+
 TEST(copy_by_choice_needs_a_sender_that_is_attached) {
   Channel channel(Ways::chosen, false);
   Message message(channel, kMiB);

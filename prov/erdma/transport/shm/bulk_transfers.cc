@@ -7,9 +7,9 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// How long a receiver that could read waits for the sender's half of a copy. A slot takes less at
-/// any rate that makes copying worthwhile.
-constexpr uint64_t kSenderWait = 20'000;  // ns
+/// How long a receiver that could read waits for the sender's half of a copy. A sender that polls
+/// may be inside a system call that moves two chunks for another transfer.
+constexpr uint64_t kSenderWait = 200'000;  // ns
 
 /// The sender has withdrawn: no later generation can help.
 bool fatal(const Stop& stop) noexcept {
