@@ -10,11 +10,7 @@ namespace {
 
 using erdma::fake::Network;
 using erdma::fake::Transport;
-using erdma::test::address_with_port;
-using erdma::test::kConfig;
-using erdma::test::must;
-using erdma::test::Node;
-using erdma::test::pattern;
+using namespace erdma::test;
 
 int g_one, g_two;
 
@@ -214,6 +210,28 @@ TEST(large_messages_move_over_the_link_that_announced_them, 2) {
   ck_assert(at_a == large && at_b == large);
   for (const Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b})
     ck_assert(transport->shared.empty());
+  rig.end_work({&g_one, &g_two});
+}
+
+/// The peer says over the link on which it sends that its budget is used up. It does not say so
+/// again while that link is up, whatever happens to the other one.
+TEST(a_sender_keeps_to_the_budget_until_the_link_that_told_it_ends) {
+  namespace wire = erdma::protocol::wire;
+  Crossed rig(true);
+  const wire::ControlHeader budget = wire::control(wire::Op::budget, {}, 1);
+  rig.far_ab().inject(&budget, sizeof(budget), nullptr, 0);
+  rig.a.engine.progress();
+  const auto message = pattern(1000);
+  const auto is_rendezvous = [&] {
+    const uint32_t shared = rig.a.transport.keys_made;
+    must(rig.a.send(1, message.data(), message.size(), 1));
+    return rig.a.transport.keys_made > shared;
+  };
+  ck_assert(is_rendezvous());
+  Transport::bring_down(rig.near_ab(), -FI_ECONNRESET, rig.a.engine);
+  ck_assert(is_rendezvous());
+  Transport::bring_down(rig.far_ab(), -FI_ECONNRESET, rig.a.engine);
+  ck_assert(!is_rendezvous());
   rig.end_work({&g_one, &g_two});
 }
 

@@ -293,6 +293,7 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   peer.failing = true;
   const bool sending = peer.link == link;
   if (peer.held == link) peer.held = nullptr;
+  if (peer.throttled_by == link) peer.throttled_by = nullptr;
   bool lost = sending && (peer.sending() || !peer.queued.empty());
   if (sending) {
     x_controls.drop(peer);

@@ -32,7 +32,7 @@ int Messages::launch(Send& send) noexcept {
   Peer& peer = *send.peer;
   const size_t length = send.buffers.length;
   const bool fits = length <= transport::kAlwaysEager || length <= peer.link->limits().eager;
-  send.rendezvous = peer.throttled || (!fits && !peer.link->prefers_fragments(length));
+  send.rendezvous = peer.throttled_by || (!fits && !peer.link->prefers_fragments(length));
   if (send.rendezvous) return send_rts(send);
   if (must_poll()) return -FI_EAGAIN;
   if (fits) return send_eager(send);
@@ -174,7 +174,7 @@ void Messages::on_device_fin(Send& send, int status) noexcept {
 void Messages::on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                          size_t length) noexcept {
   if (!inbound::takes(link, inbound::judge_budget(header, length), "a malformed budget")) return;
-  peer.throttled = header.status != 0;
+  peer.throttled_by = header.status ? &link : nullptr;
   peer.update_direct();
 }
 

@@ -29,7 +29,7 @@ class Peer : public util::ListHook<BacklogTag> {
   explicit Peer(const util::SocketAddress& name) noexcept : address(name) {}
 
   void update_direct() noexcept {
-    direct = link && !throttled && queued.empty() && controls.empty();
+    direct = link && !throttled_by && queued.empty() && controls.empty();
   }
   /// True if an operation or packet waits for room on the link.
   bool waiting() noexcept {
@@ -47,10 +47,10 @@ class Peer : public util::ListHook<BacklogTag> {
     if (held) std::exchange(held, nullptr)->hold(false);
   }
 
-  /// The link is down: grants and budget of both sides end with it.
+  /// The link is down: grants end with it, and so does the budget that the peer was told over it.
   void forget_agreements() noexcept {
     grants.reset();
-    throttled = holding_back = budget_told = false;
+    holding_back = budget_told = false;
     release_link();  // no budget packet can reach the peer; the next message starts over
   }
 
@@ -60,8 +60,7 @@ class Peer : public util::ListHook<BacklogTag> {
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of the peer's messages
   bool direct = false;
-  bool itself = false;     ///< the peer is this endpoint; known with one-sided operations only
-  bool throttled = false;  ///< the peer's budget for our unexpected messages is used up: rts only
+  bool itself = false;        ///< the peer is this endpoint; known with one-sided operations only
   bool holding_back = false;  ///< the budget here is used up: the peer is to send rts only
   bool addressed = false;     ///< the application has named the peer as a destination
   bool unreachable_logged = false;
@@ -69,11 +68,14 @@ class Peer : public util::ListHook<BacklogTag> {
   bool takes_no_controls = false;   ///< the link was failed, since it took no control packets
   bool budget_told = false;         ///< the link took the budget packet of `holding_back`
   transport::Link* held = nullptr;  ///< link on hold until the link takes that packet
-  size_t unexpected_bytes = 0;      ///< memory here for the peer's unexpected messages
-  size_t eager_bytes = 0;           ///< the part of it for eager messages
-  uint32_t unexpected_rts = 0;      ///< number of unexpected messages that are not eager
-  uint32_t injected_lost = 0;       ///< failed injected operations that are not logged yet
-  uint32_t controls_kept = 0;       ///< length of `controls`
+  /// Not null: the peer said over this link that its budget for messages from here is used up, so
+  /// it gets rts only. The peer forgets that when this link ends.
+  const transport::Link* throttled_by = nullptr;
+  size_t unexpected_bytes = 0;  ///< memory here for the peer's unexpected messages
+  size_t eager_bytes = 0;       ///< the part of it for eager messages
+  uint32_t unexpected_rts = 0;  ///< number of unexpected messages that are not eager
+  uint32_t injected_lost = 0;   ///< failed injected operations that are not logged yet
+  uint32_t controls_kept = 0;   ///< length of `controls`
 
   PendingList<Send> queued;  ///< in order of posting
   PendingList<Send> in_flight;

@@ -187,7 +187,7 @@ bool Sends::has_packets() noexcept {
     if (!next || next->state != Send::State::queued || !peer->link) continue;
     const size_t room = std::max(transport::kAlwaysEager, peer->link->limits().eager);
     const bool writes = next->one_sided && next->one_sided->op == wire::Op::write;
-    const bool message = !next->one_sided && !peer->throttled;
+    const bool message = !next->one_sided && !peer->throttled_by;
     if ((writes || message) && next->buffers.length <= room) return true;
   }
   return false;

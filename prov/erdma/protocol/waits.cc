@@ -100,7 +100,7 @@ void report_waits(Peers& peers, ReceiveQueues& queues, FastRma& fast_rma,
     for (const auto& [address, peer] : peers.all()) {
       PeerWaits waits(address);
       if (peer->link) waits.link = peer->link->report();
-      waits.throttled = peer->throttled;
+      waits.throttled = peer->throttled_by != nullptr;
       look_at_sends(*peer, fast_rma, waits);
       look_at_deliveries(*peer, waits);
       if (const auto found = by_source.find(peer->source); found != by_source.end()) {
