@@ -23,7 +23,8 @@ class Source final : public ProgressSource {
     x_work = true;
     x_event.ring();
   }
-  bool await_arm() { return idle.try_acquire_for(std::chrono::seconds(20)); }
+  bool await_arm() { return arms_within(std::chrono::seconds(20)); }
+  bool arms_within(std::chrono::milliseconds time) { return idle.try_acquire_for(time); }
   bool await_progress() { return done.try_acquire_for(std::chrono::seconds(20)); }
   int progress() noexcept override {
     if (!x_work.exchange(false)) return 0;
@@ -61,6 +62,27 @@ TEST(a_source_is_driven_whether_or_not_its_descriptor_can_be_watched, 2) {
   source.hand_in_work();
   ck_assert(source.await_progress());
   (*thread)->remove(source);
+}
+
+TEST(the_thread_sleeps_again_when_what_it_could_not_watch_is_gone) {
+  util::OptionalLock lock(true);
+  auto thread = AutoProgress::start(lock);
+  ck_assert(thread);
+  Source watched, unwatched;
+  const auto add = [&](Source& source) {
+    const util::Guard guard(lock);
+    (*thread)->expect_one_more();
+    (*thread)->add(source);
+  };
+  add(watched);
+  fake::refuse_call(SYS_epoll_ctl, ENOSPC);
+  add(unwatched);
+  (*thread)->remove(unwatched);
+  // A thread that polls arms its sources every millisecond.
+  int rounds = 0;
+  while (rounds < 2000 && watched.arms_within(std::chrono::milliseconds(200))) ++rounds;
+  ck_assert_int_lt(rounds, 2000);
+  (*thread)->remove(watched);
 }
 
 TEST(a_thread_that_nobody_could_wake_is_not_started) {

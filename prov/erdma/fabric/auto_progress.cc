@@ -3,8 +3,10 @@
 #include <sched.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <memory>
 
 #include <rdma/fi_errno.h>
@@ -66,19 +68,20 @@ bool AutoProgress::watch(const ProgressSource& source, int change) noexcept {
 }
 
 void AutoProgress::add(ProgressSource& source) noexcept {
-  x_sources.push_back(&source);
-  if (!watch(source, EPOLL_CTL_ADD)) {
+  const bool watched = watch(source, EPOLL_CTL_ADD);
+  if (!watched)
     ERDMA_WARN(EP_CTRL, "the progress thread can't watch an endpoint: %s; it will poll\n",
                util::ErrorText(errno).c_str());
-    x_blind = true;
-  }
+  x_sources.push_back({&source, watched});
+  if (!watched) x_blind = true;
   wake();
 }
 
 void AutoProgress::remove(ProgressSource& source) noexcept {
   util::Guard guard(x_lock);
   watch(source, EPOLL_CTL_DEL);
-  std::erase(x_sources, &source);
+  std::erase_if(x_sources, [&](const Source& each) { return each.source == &source; });
+  x_blind = !std::all_of(x_sources.begin(), x_sources.end(), std::mem_fn(&Source::watched));
 }
 
 void AutoProgress::run() noexcept {
@@ -96,7 +99,7 @@ bool AutoProgress::round() noexcept {
       util::Guard guard(x_lock);
       if (x_stop) return false;
       bool quiet = true;
-      for (ProgressSource* source : x_sources) {
+      for (const auto& [source, watched] : x_sources) {
         source->disarm();
         for (int i = 0; i < kRoundLimit && source->progress() > 0; ++i) {
         }

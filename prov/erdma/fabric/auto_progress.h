@@ -32,6 +32,10 @@ class AutoProgress {
   void wake() noexcept { x_wake.ring(); }
 
  private:
+  struct Source {
+    ProgressSource* source;
+    bool watched;
+  };
   AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake) noexcept;
   bool watch(const ProgressSource& source, int change) noexcept;
   void run() noexcept;
@@ -41,9 +45,9 @@ class AutoProgress {
   util::Fd x_epoll;
   util::EventFd x_wake;
   const uint32_t x_epoch;
-  std::atomic<bool> x_blind{false};        ///< a source can't be watched, so the thread polls
-  std::vector<ProgressSource*> x_sources;  ///< protected by the domain lock
-  bool x_stop = false;                     ///< protected by the domain lock
+  std::atomic<bool> x_blind{false};  ///< a source is not watched, so the thread polls
+  std::vector<Source> x_sources;     ///< protected by the domain lock
+  bool x_stop = false;               ///< protected by the domain lock
   util::Thread x_thread;
 };
 
