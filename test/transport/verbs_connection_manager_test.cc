@@ -1,5 +1,6 @@
 #include <functional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -439,6 +440,28 @@ TEST(a_device_that_goes_away_ends_all) {
   ck_assert_int_eq(a.lost[0].status, -FI_ENODEV);
   ck_assert_int_eq(a.failed[0].status, -FI_ENODEV);
   ck_assert_uint_eq(b.lost.size(), 1);
+}
+
+TEST(each_attempt_is_visited_once_whatever_the_visits_do) {
+  AttemptTable table;
+  constexpr uint64_t kAttempts = 300;
+  const auto add = [&](uint64_t id) {
+    table.add(id, table.peer_of(address_of("10.0.0.9", uint16_t(id))), true);
+  };
+  for (uint64_t id = 1; id <= kAttempts; ++id) add(id);
+  std::vector<uint64_t> visited;
+  table.for_each([&](Attempt& attempt) {
+    const uint64_t id = attempt.id;
+    visited.push_back(id);
+    if (id == 3) add(kAttempts + 1);
+    if (id % 3 == 0) table.erase(attempt);
+    if (id % 3 == 1) table.detach(attempt);
+    if (id == 10) table.erase(*table.find(11));
+  });
+  ck_assert_uint_eq(visited.size(), kAttempts);  // one was added, and one erased before its visit
+  ck_assert_uint_eq(std::set<uint64_t>(visited.begin(), visited.end()).size(), kAttempts);
+  ck_assert_uint_eq(visited.back(), kAttempts + 1);
+  while (Attempt* const attempt = table.any()) table.erase(*attempt);
 }
 
 TEST(a_thousand_peers_connect) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <unordered_map>
 
@@ -79,12 +80,14 @@ class AttemptTable {
   /// it look it up again.
   static void detach(Attempt& attempt) noexcept;
   void erase(Attempt& attempt) noexcept;
-  /// Any attempt for which `wanted` returns true, or null.
-  template <typename Function>
-  Attempt* any_of(Function&& wanted) noexcept {
-    for (auto& [id, attempt] : x_attempts)
-      if (wanted(attempt)) return &attempt;
-    return nullptr;
+  /// Calls `visit` once for each attempt, and for those that it adds. It may erase any attempts.
+  template <typename Visit>
+  void for_each(Visit&& visit) {
+    for (auto next = x_attempts.begin(); next != x_attempts.end();) {
+      const uint64_t id = next->first;
+      visit(next->second);
+      next = x_attempts.upper_bound(id);
+    }
   }
   /// Number of connections that peers with this IP made and that are up.
   size_t accepted_from(const util::SocketAddress& name) const noexcept;
@@ -102,7 +105,7 @@ class AttemptTable {
     return attempt.active ? requests : accepting;
   }
 
-  std::unordered_map<uint64_t, Attempt> x_attempts;
+  std::map<uint64_t, Attempt> x_attempts;  ///< a later attempt has a higher id
   std::unordered_map<util::SocketAddress, Peer, util::SocketAddressHash> x_peers;
 };
 

@@ -390,8 +390,7 @@ void ConnectionManager::expire() {
   }
 }
 
-/// Each attempt that is struck leaves its peer, so the loop ends. It allocates nothing, because an
-/// event that is lost does not come again.
+/// Allocates nothing of its own, because an event that is lost does not come again.
 void ConnectionManager::on_device_event(const DeviceEvent& event) {
   const bool gone = !event.queue_pair && !event.completion_queue;
   const auto struck = [&](const Attempt& attempt) {
@@ -400,12 +399,13 @@ void ConnectionManager::on_device_event(const DeviceEvent& event) {
            (event.completion_queue && attempt.queue == event.completion_queue);
   };
   const int status = gone ? -FI_ENODEV : event.queue_pair ? -FI_ECONNRESET : -FI_EIO;
-  while (const Attempt* const attempt = x_table.any_of(struck)) {
+  x_table.for_each([&](const Attempt& attempt) {
+    if (!struck(attempt)) return;
     if (event.queue_pair)
       ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
-                 attempt->peer->name.to_string().c_str(), event.what);
-    on_closed(attempt->id, status);
-  }
+                 attempt.peer->name.to_string().c_str(), event.what);
+    on_closed(attempt.id, status);
+  });
 }
 
 }  // namespace erdma::transport::verbs
