@@ -1,8 +1,11 @@
+#include <cerrno>
 #include <cstdint>
 #include <iterator>
 #include <set>
 #include <string>
 
+#include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
@@ -128,6 +131,18 @@ TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use, std::si
   }
   owner.revoke(remote_key);
   ck_assert_ptr_null(region_at(rig, there.data()));
+}
+
+TEST(the_notice_names_what_the_memory_that_is_not_registered_is_for) {
+  Rig rig;
+  Side side;
+  rig.nic.refuse_regions = ENOMEM;
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  ck_assert(!rig.open(side));
+  const std::string line = error_output.only_write();
+  ck_assert_msg(line.find("64 bytes for heartbeats cannot be registered") != std::string::npos,
+                "%s", line.c_str());
 }
 
 TEST(only_the_heartbeat_word_is_in_a_hello) {

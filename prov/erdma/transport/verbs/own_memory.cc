@@ -54,12 +54,13 @@ std::byte* map_for(int rights, size_t bytes) noexcept {
 
 }  // namespace
 
-void tell_of_locked_memory(const Device& device, size_t bytes, int error) noexcept {
+void tell_of_locked_memory(const Device& device, size_t bytes, const char* purpose,
+                           int error) noexcept {
   if (device.gone()) return;
   ERDMA_NOTICE(locked_memory, EP_CTRL,
-               "%s: %zu bytes for receives cannot be registered: %s; more locked memory "
+               "%s: %zu bytes for %s cannot be registered: %s; more locked memory "
                "(ulimit -l) or a lower FI_ERDMA_MAX_CONNECTIONS helps",
-               device.name().c_str(), bytes, util::ErrorText(error).c_str());
+               device.name().c_str(), bytes, purpose, util::ErrorText(error).c_str());
 }
 
 int OwnMemory::make(const Device& device, size_t bytes, OwnUse use) noexcept {

@@ -35,8 +35,10 @@ constexpr int rights_of(OwnUse use, TransportType transport_type) noexcept {
   return 0;
 }
 
-/// Logs that so many bytes cannot be registered, with the remedy.
-void tell_of_locked_memory(const Device& device, size_t bytes, int error) noexcept;
+/// Logs that so many bytes of the transport's own memory cannot be registered, with the remedy.
+/// `purpose`: static text.
+void tell_of_locked_memory(const Device& device, size_t bytes, const char* purpose,
+                           int error) noexcept;
 
 /// Pages of the transport, registered for one use and not inherited by children. Pages to which
 /// peers have rights lie at a random address: a peer knows the addresses of neighbouring memory in

@@ -42,7 +42,7 @@ int ReceiveRegions::take(size_t bytes, Part& part) noexcept {
   int error = make(bytes, parts, made);
   if (error && parts > 1) error = make(bytes, 1, made);
   if (error) {
-    tell_of_locked_memory(x_device, bytes, error);
+    tell_of_locked_memory(x_device, bytes, "receives", error);
     return -error;
   }
   const std::lock_guard guard(x_mutex);

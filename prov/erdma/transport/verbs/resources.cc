@@ -38,7 +38,7 @@ int Resources::open() noexcept {
   int error = x_target.make(device, 64, OwnUse::heartbeat);
   if (!error) error = x_scratch.make(device, 64, OwnUse::scratch);
   if (error) {
-    tell_of_locked_memory(device, 64, error);
+    tell_of_locked_memory(device, 64, "heartbeats", error);
     return -error;
   }
   heartbeat = {uint64_t(x_target.bytes()), x_target.lkey(), x_target.rkey(),
