@@ -70,11 +70,11 @@ void expect_no_answer(Impostor& peer) {
 TEST(a_peer_that_the_application_never_addressed_may_not_trace_this_process) {
   Asked asked;
   Impostor peer;
-  ck_assert(peer.greet(asked.side.name, 920));
+  ck_assert(peer.greet(asked.side.name, own_port(0)));
   ask(peer, ControlType::admit);
   expect_no_answer(peer);
   ck_assert_uint_eq(asked.namings.count, 0);
-  asked.link_to(921).addressed();  // addresses another peer
+  asked.link_to(own_port(1)).addressed();  // addresses another peer
   asked.side.poll();
   expect_no_answer(peer);
   ck_assert_uint_eq(asked.namings.count, 0);
@@ -83,24 +83,24 @@ TEST(a_peer_that_the_application_never_addressed_may_not_trace_this_process) {
 TEST(a_peer_may_trace_this_process_once_the_application_addresses_it) {
   Asked asked;
   Impostor peer;
-  ck_assert(peer.greet(asked.side.name, 922));
+  ck_assert(peer.greet(asked.side.name, own_port(0)));
   ask(peer, ControlType::admit);
   ask(peer, ControlType::admit);
   expect_no_answer(peer);
-  asked.link_to(922).addressed();
+  asked.link_to(own_port(0)).addressed();
   const Control answer = hear_control(peer);
   ck_assert_uint_eq(unsigned(answer.type), unsigned(ControlType::admit_answer));
   ck_assert_int_eq(answer.value, 0);
   ck_assert_uint_eq(asked.namings.count, 1);
-  asked.link_to(922).addressed();
+  asked.link_to(own_port(0)).addressed();
   expect_no_answer(peer);  // the second request gets no answer of its own
 }
 
 TEST(a_peer_that_was_addressed_before_is_answered_at_once) {
   Asked asked;
-  asked.link_to(923).addressed();
+  asked.link_to(own_port(0)).addressed();
   Impostor peer;
-  ck_assert(peer.greet(asked.side.name, 923));
+  ck_assert(peer.greet(asked.side.name, own_port(0)));
   ask(peer, ControlType::admit);
   ck_assert_int_eq(hear_control(peer).value, 0);
   ck_assert_uint_eq(asked.namings.count, 1);
@@ -110,7 +110,7 @@ TEST(the_policies_any_and_none_do_not_ask_whom_the_application_addressed) {
   for (const auto policy : {PtracerPolicy::any, PtracerPolicy::none}) {
     Asked asked(policy);
     Impostor peer;
-    ck_assert(peer.greet(asked.side.name, 924));
+    ck_assert(peer.greet(asked.side.name, own_port(0)));
     ask(peer, ControlType::admit);
     const bool any = policy == PtracerPolicy::any;
     ck_assert_int_eq(hear_control(peer).value, any ? 0 : -FI_EPERM);
@@ -122,8 +122,8 @@ TEST(the_policies_any_and_none_do_not_ask_whom_the_application_addressed) {
 /// verified. Such a peer may send packets, but gets no rights.
 TEST(a_name_that_could_not_be_verified_gives_no_rights) {
   Asked asked;
-  asked.link_to(925).addressed();
-  const util::SocketAddress name = address_of("127.0.0.1", 925);
+  asked.link_to(own_port(0)).addressed();
+  const util::SocketAddress name = address_of("127.0.0.1", own_port(0));
   auto listener = transport::shm::listen_as(name, {});
   ck_assert(bool(listener));
   ck_assert_int_eq(listen(listener->get(), 0), 0);
@@ -135,13 +135,13 @@ TEST(a_name_that_could_not_be_verified_gives_no_rights) {
     ck_assert_uint_lt(queue.size(), 100);
   }
   Impostor peer;
-  ck_assert(peer.greet_as(asked.side.name, 925));
+  ck_assert(peer.greet_as(asked.side.name, own_port(0)));
   ask(peer, ControlType::admit);
   expect_no_answer(peer);
   // A later greeting is not verified by the nonce of that greeting, either.
   Impostor again;
-  again.nonce = uint64_t(getpid()) << 16 | 925;
-  ck_assert(again.greet_as(asked.side.name, 925));
+  again.nonce = uint64_t(getpid()) << 16 | own_port(0);
+  ck_assert(again.greet_as(asked.side.name, own_port(0)));
   ask(again, ControlType::admit);
   expect_no_answer(again);
   ck_assert_uint_eq(asked.namings.count, 0);
@@ -150,8 +150,8 @@ TEST(a_name_that_could_not_be_verified_gives_no_rights) {
 TEST(what_the_application_can_do_is_logged_once) {
   Asked asked;
   Impostor first, second;
-  ck_assert(first.greet(asked.side.name, 926));
-  ck_assert(second.greet(asked.side.name, 927));
+  ck_assert(first.greet(asked.side.name, own_port(0)));
+  ck_assert(second.greet(asked.side.name, own_port(1)));
   for (Impostor* peer : {&first, &second}) {
     ask(*peer, ControlType::admit);
     expect_no_answer(*peer);

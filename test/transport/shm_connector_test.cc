@@ -136,7 +136,7 @@ void expect_refused(Side& side, Spoil spoil) {
   hello.greeting.boot = transport::shm::boot_id_hash();
   hello.greeting.nonce = 1234;
   hello.greeting.name_bytes = 16;
-  const auto name = address_of("127.0.0.1", 77);
+  const auto name = address_of("127.0.0.1", own_port(0));
   std::memcpy(hello.greeting.name, name.data(), name.size());
   spoil(hello.greeting);
   ck_assert_int_eq(transport::shm::send_message(socket->get(), &hello, sizeof(hello)), 0);
@@ -190,7 +190,7 @@ TEST(a_connection_closed_at_once_is_forgotten) {
 
 /// A listener with a full queue exists, and may have room later.
 TEST(a_full_queue_is_not_taken_for_no_listener) {
-  const auto name = address_of("127.0.0.1", 941);
+  const auto name = address_of("127.0.0.1", own_port(0));
   auto listener = transport::shm::listen_as(name, NameScope::address);
   ck_assert(bool(listener));
   ck_assert_int_eq(listen(listener->get(), 0), 0);

@@ -27,7 +27,7 @@ TEST(noise_in_a_ring_costs_only_that_link, 20) {
     return state;
   };
   Impostor impostor;
-  ck_assert(impostor.greet(pair.a.name, 999));
+  ck_assert(impostor.greet(pair.a.name, own_port(0)));
   for (uint32_t i = 0; i < 200 && pair.a.sink->downs.empty(); ++i) {
     auto& slot = impostor.chunk->slots[impostor.ring][i % transport::shm::kColdSlots];
     for (std::byte& byte : slot.header) byte = std::byte(random());
@@ -53,8 +53,8 @@ TEST(writes_that_are_never_served_do_not_pile_up) {
   Side side;
   ck_assert(open_side(side));
   Impostor peer;
-  ck_assert(peer.greet(side.name, 999));
-  transport::Link& link = **side.transport->link_to(address_of("127.0.0.1", 999));
+  ck_assert(peer.greet(side.name, own_port(0)));
+  transport::Link& link = **side.transport->link_to(address_of("127.0.0.1", own_port(0)));
   std::vector<std::byte> memory(4096);
   const iovec into{memory.data(), memory.size()};
   transport::RemoteKey target, source;
@@ -96,7 +96,7 @@ TEST(an_invalid_control_message_costs_only_that_link) {
   size_t downs = 0;
   for (const auto& message : messages) {
     Impostor impostor;
-    ck_assert(impostor.greet(pair.a.name, uint16_t(900 + downs)));
+    ck_assert(impostor.greet(pair.a.name, own_port(unsigned(downs))));
     ck_assert_int_eq(transport::shm::send_message(impostor.socket.get(), &message, sizeof(message)),
                      0);
     ck_assert(pair.poll_until([&] { return pair.a.sink->downs.size() > downs; }));
@@ -109,7 +109,7 @@ TEST(a_peer_that_connects_is_connected_back_without_a_poll) {
   Side side;
   ck_assert(open_side(side));
   Impostor peer;
-  ck_assert(peer.greet(side.name, 999));
+  ck_assert(peer.greet(side.name, own_port(0)));
   pollfd knock{peer.listener.get(), POLLIN, 0};
   ck_assert_int_eq(poll(&knock, 1, 20'000), 1);
 }
@@ -118,7 +118,7 @@ TEST(control_messages_that_nobody_reads_do_not_pile_up) {
   Side side;
   ck_assert(open_side(side));
   Impostor peer;
-  ck_assert(peer.greet(side.name, 999));
+  ck_assert(peer.greet(side.name, own_port(0)));
   const transport::shm::Control ask{transport::shm::ControlType::promote, 0};
   transport::shm::Control answer{};
   ssize_t heard = -EAGAIN;
@@ -137,12 +137,12 @@ TEST(nobody_can_take_the_identity_of_another_process) {
   Pair pair;
   ck_assert(open_side(pair.a));
   Impostor first;
-  first.nonce = 901;
-  ck_assert(first.greet(pair.a.name, 901));
+  first.nonce = own_port(0);
+  ck_assert(first.greet(pair.a.name, own_port(0)));
   Child child([&](int) {
     Impostor thief;
     thief.nonce = first.nonce;
-    return thief.greet_as(pair.a.name, 901) ? 1 : 0;
+    return thief.greet_as(pair.a.name, own_port(0)) ? 1 : 0;
   });
   ck_assert_int_eq(child.wait(), 0);
 }
@@ -186,7 +186,7 @@ TEST(a_greeting_under_a_name_that_nobody_listens_to_is_turned_away) {
   Side side;
   ck_assert(open_side(side));
   Impostor nobody;
-  ck_assert(!nobody.greet_as(side.name, 998));
+  ck_assert(!nobody.greet_as(side.name, own_port(0)));
 }
 
 /// Answers the endpoint that connects to `listener` under the name of `port`. The answer names a
@@ -220,7 +220,7 @@ void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
 /// The chunk has 64 rings. The last one is accepted, and an index beyond it is refused.
 TEST(a_ring_that_is_not_in_its_chunk_is_refused, 2) {
   const bool exists = _i == 0;
-  const uint16_t port = uint16_t(930 + _i);
+  const uint16_t port = own_port(0);
   Pair pair;
   ck_assert(open_side(pair.a));
   auto listener = transport::shm::listen_as(address_of("127.0.0.1", port), {});

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <memory>
-#include <string>
 #include <utility>
 
 #include <rdma/fi_errno.h>
@@ -20,6 +19,13 @@ namespace erdma::test {
 inline util::Result<std::unique_ptr<transport::shm::ShmTransport>> open_shm(
     const transport::shm::Options& options = {}, uint16_t port = 0) {
   return transport::shm::ShmTransport::open(options, address_of("127.0.0.1", port));
+}
+
+inline const auto g_first_port = uint16_t(1024 + getpid() * 8 % 31'000);
+/// A port for listeners of tests; `number` is below 8. The children of this program have the same
+/// ports. Other programs that run at the time have other ones.
+inline uint16_t own_port(unsigned number) {
+  return uint16_t(g_first_port + number);
 }
 
 inline bool open_side(Side& side, const transport::shm::Options& options = {}, uint16_t port = 0) {

@@ -22,12 +22,6 @@ using transport::Link;
 using transport::RemoteKey;
 using transport::SendHint;
 
-/// Ports that no other running program uses. The children of this process use the same ones.
-const auto g_first_port = uint16_t(1024 + getpid() * 8 % 31'000);
-uint16_t port(unsigned number) {
-  return uint16_t(g_first_port + number);
-}
-
 constexpr uint64_t kRingful = transport::shm::kColdSlots;
 
 Link& link_from(Side& side, const Side& to) {
@@ -125,11 +119,11 @@ TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
   Side side;
   ck_assert(open_side(side));
   Impostor former, next, last;
-  greet_and_be_ended(former, side, port(1));
-  ck_assert(next.greet(side.name, port(2)));
+  greet_and_be_ended(former, side, own_port(1));
+  ck_assert(next.greet(side.name, own_port(2)));
   ck_assert_uint_ne(next.ring, former.ring);
   ck_assert_int_eq(shutdown(former.socket.get(), SHUT_RDWR), 0);
-  ck_assert(last.greet(side.name, port(3)));  // arrives after the shutdown
+  ck_assert(last.greet(side.name, own_port(3)));  // arrives after the shutdown
   ck_assert_uint_eq(last.ring, former.ring);
 }
 
@@ -137,7 +131,7 @@ TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
 /// When it is killed, its child still has its socket.
 int greet_and_fork(int channel) {
   Impostor impostor;
-  if (!impostor.greet(address_of("127.0.0.1", hear(channel)), port(1))) return 1;
+  if (!impostor.greet(address_of("127.0.0.1", hear(channel)), own_port(1))) return 1;
   const pid_t child = fork();
   if (child == 0) {
     for (;;) pause();
@@ -157,16 +151,16 @@ TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   pid_t grandchild = 0;
   ck_assert_int_eq(read(child.channel(), &grandchild, sizeof(grandchild)), sizeof(grandchild));
   Side peer;
-  peer.name = address_of("127.0.0.1", port(1));
+  peer.name = address_of("127.0.0.1", own_port(1));
   while (!link_from(side, peer).optional().sharing->possible()) side.poll();
   ck_assert(end_link(side, peer));
   Impostor before;
-  ck_assert(before.greet(side.name, port(2)));
+  ck_assert(before.greet(side.name, own_port(2)));
   ck_assert_uint_ne(before.ring, ring);
   child.kill(SIGKILL);
   child.wait();
   Impostor after;  // the endpoint hears of the exit before this greeting
-  ck_assert(after.greet(side.name, port(3)));
+  ck_assert(after.greet(side.name, own_port(3)));
   ck_assert_uint_eq(after.ring, ring);
   // The grandchild also has the listening socket, with a port that the next test uses.
   const util::Fd ended(int(syscall(SYS_pidfd_open, grandchild, 0)));
@@ -179,13 +173,13 @@ TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
 TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   Side side, other;
   ck_assert(open_side(side) && open_side(other));
-  auto listening = transport::shm::listen_as(address_of("127.0.0.1", port(1)), {});
+  auto listening = transport::shm::listen_as(address_of("127.0.0.1", own_port(1)), {});
   ck_assert(bool(listening));
   std::vector<Impostor> impostors(100);
   size_t greeted = 0;
   for (Impostor& impostor : impostors) {
     impostor.nonce = 1000 + greeted;  // a new nonce looks like a restart
-    if (!impostor.greet_as(side.name, port(1))) break;
+    if (!impostor.greet_as(side.name, own_port(1))) break;
     ++greeted;
     side.poll();
   }
@@ -198,7 +192,7 @@ TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   Impostor again;
   const util::SystemClock clock;
   const uint64_t end = clock.now() + 20'000'000'000;
-  while (!again.greet_as(side.name, port(1)) && clock.now() < end) side.poll();
+  while (!again.greet_as(side.name, own_port(1)) && clock.now() < end) side.poll();
   ck_assert_ptr_nonnull(again.chunk);
 }
 
@@ -251,10 +245,10 @@ TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
   Side side;
   ck_assert(open_side(side));
   FalseReceiver receiver;
-  ck_assert(receiver.listen(port(1)));
-  Link& link = **side.transport->link_to(address_of("127.0.0.1", port(1)));
+  ck_assert(receiver.listen(own_port(1)));
+  Link& link = **side.transport->link_to(address_of("127.0.0.1", own_port(1)));
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  ck_assert(receiver.welcome(port(1)));
+  ck_assert(receiver.welcome(own_port(1)));
   while (link.send(numbered(1), nullptr, 0, 0, SendHint::none)) side.poll();
   // A receiver never sends this message. The connection thread ends the channel at once, and says
   // so.
@@ -284,22 +278,22 @@ TEST(a_channel_that_waits_for_the_end_of_a_link_comes_before_the_next) {
   Side side;
   ck_assert(open_side(side));
   FalseReceiver receiver;
-  ck_assert(receiver.listen(port(1)));
-  Link& link = **side.transport->link_to(address_of("127.0.0.1", port(1)));
+  ck_assert(receiver.listen(own_port(1)));
+  Link& link = **side.transport->link_to(address_of("127.0.0.1", own_port(1)));
   ck_assert_int_eq(link.send(numbered(9), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  ck_assert(receiver.welcome(port(1)));
+  ck_assert(receiver.welcome(own_port(1)));
   while (link.send(numbered(9), nullptr, 0, 0, SendHint::none)) side.poll();
   link.fail(-FI_EIO);
   // Before the next poll, three events occur: a channel opens that has to wait for the end of the
   // link, the link ends, and a channel opens that need not wait.
   Impostor former, next;
-  former.nonce = next.nonce = port(1);
-  ck_assert(former.greet_as(side.name, port(1)));
+  former.nonce = next.nonce = own_port(1);
+  ck_assert(former.greet_as(side.name, own_port(1)));
   send_from(former, 1, true);
   const transport::shm::Control bye{transport::shm::ControlType::bye, -FI_ESHUTDOWN};
   ck_assert_int_eq(transport::shm::send_message(receiver.socket.get(), &bye, sizeof(bye)), 0);
   ck_assert(hears_goodbye(receiver.socket.get()));
-  ck_assert(next.greet_as(side.name, port(1)));
+  ck_assert(next.greet_as(side.name, own_port(1)));
   send_from(next, 2, false);
   while (side.sink->packets.size() < 2) side.poll();
   ck_assert_uint_eq(side.sink->packets[0].number(), 1);
