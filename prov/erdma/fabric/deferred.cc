@@ -95,18 +95,17 @@ int queue_operation(Domain& domain, const Op* op, Trigger trigger, Queue&& queue
   return queue(*ep, trigger);
 }
 
-}  // namespace
+/// `operands` makes an AtomicMessage of what `Op` names.
+template <typename Op, typename Operands>
+int queue_atomic(Domain& domain, const Op* op, const Trigger& trigger, Operands&& operands) {
+  return queue_operation(domain, op, trigger, [&](Endpoint& ep, const Trigger& on) {
+    return defer_atomic(ep, operands(*op), op->flags, on);
+  });
+}
 
-int queue_work(Domain& domain, const fi_deferred_work* work) {
-  if (!work) return -FI_EINVAL;
-  Trigger trigger;
-  trigger.counter = counter_of(domain, work->triggering_cntr);
-  trigger.threshold = work->threshold;
-  trigger.work = work;
-  trigger.completion = counter_of(domain, work->completion_cntr);
-  if (!trigger.counter || (work->completion_cntr && !trigger.completion)) return -FI_EINVAL;
-  const auto& op = work->op;
-  switch (const int type = enum_value(work->op_type)) {
+int queue_work(Domain& domain, const fi_deferred_work& work, const Trigger& trigger) {
+  const auto& op = work.op;
+  switch (const int type = enum_value(work.op_type)) {
     case FI_OP_RECV:
     case FI_OP_SEND:
       return queue_operation(domain, op.msg, trigger, [&](Endpoint& ep, const Trigger& on) {
@@ -123,27 +122,37 @@ int queue_work(Domain& domain, const fi_deferred_work* work) {
         return defer_rma(ep, op.rma->msg, op.rma->flags, type == FI_OP_READ, on);
       });
     case FI_OP_ATOMIC:
-      return queue_operation(domain, op.atomic, trigger, [&](Endpoint& ep, const Trigger& on) {
-        return defer_atomic(ep, {op.atomic->msg, nullptr, nullptr}, op.atomic->flags, on);
+      return queue_atomic(domain, op.atomic, trigger, [](const fi_op_atomic& atomic) {
+        return AtomicMessage{atomic.msg, nullptr, nullptr};
       });
     case FI_OP_FETCH_ATOMIC:
-      return queue_operation(
-          domain, op.fetch_atomic, trigger, [&](Endpoint& ep, const Trigger& on) {
-            const fi_op_fetch_atomic& atomic = *op.fetch_atomic;
-            return defer_atomic(ep, {atomic.msg, &atomic.fetch, nullptr}, atomic.flags, on);
-          });
+      return queue_atomic(domain, op.fetch_atomic, trigger, [](const fi_op_fetch_atomic& atomic) {
+        return AtomicMessage{atomic.msg, &atomic.fetch, nullptr};
+      });
     case FI_OP_COMPARE_ATOMIC:
-      return queue_operation(
-          domain, op.compare_atomic, trigger, [&](Endpoint& ep, const Trigger& on) {
-            const fi_op_compare_atomic& atomic = *op.compare_atomic;
-            return defer_atomic(ep, {atomic.msg, &atomic.fetch, &atomic.compare}, atomic.flags, on);
-          });
+      return queue_atomic(domain, op.compare_atomic, trigger,
+                          [](const fi_op_compare_atomic& atomic) {
+                            return AtomicMessage{atomic.msg, &atomic.fetch, &atomic.compare};
+                          });
     case FI_OP_CNTR_SET:
     case FI_OP_CNTR_ADD:
-      return queue_counter_work(domain, *work, trigger);
+      return queue_counter_work(domain, work, trigger);
     default:
       return -FI_ENOSYS;
   }
+}
+
+}  // namespace
+
+int queue_work(Domain& domain, const fi_deferred_work* work) {
+  if (!work) return -FI_EINVAL;
+  Trigger trigger;
+  trigger.counter = counter_of(domain, work->triggering_cntr);
+  trigger.threshold = work->threshold;
+  trigger.work = work;
+  trigger.completion = counter_of(domain, work->completion_cntr);
+  if (!trigger.counter || (work->completion_cntr && !trigger.completion)) return -FI_EINVAL;
+  return queue_work(domain, *work, trigger);
 }
 
 int flush_work(Domain& domain, void* argument) {

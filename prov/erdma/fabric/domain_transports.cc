@@ -128,6 +128,8 @@ struct DomainTransports::Nic {
   bool refused = false;                                  ///< `known` can't be made
   const uint32_t epoch = util::process_epoch();
 
+  /// Makes the caches of registrations. `cuda` may be null.
+  int make_cache(const Settings& settings, hmem::Cuda* cuda);
   ~Nic() {
     if (epoch == util::process_epoch()) return;
     (void)known.release();
@@ -135,6 +137,26 @@ struct DomainTransports::Nic {
     (void)device.release();
   }
 };
+
+int DomainTransports::Nic::make_cache(const Settings& settings, hmem::Cuda* cuda) {
+  transport::verbs::RegistrationCache::Config config;
+  config.enabled = settings.mr_cache != Switch::off;
+  auto made = transport::verbs::RegistrationCache::create(*device, config);
+  if (!made) return made.error();
+  cache = std::move(*made);
+  host = cache.get();
+  no_zero_copy = cache->refuses_always();
+  each_time = cache->registers_each_time();
+  if (!cuda || !config.enabled) return 0;
+  transport::verbs::GpuRegistrations::Config gpu;
+  gpu.flush = flush_policy(settings.hmem_recv_flush);
+  gpu.keeps_all = settings.hmem_mr_cache == Switch::on;
+  auto both =
+      std::make_unique<transport::verbs::GpuRegistrations>(*device, *cuda, std::move(cache), gpu);
+  direct = both.get();
+  cache = std::move(both);
+  return 0;
+}
 
 DomainTransports::DomainTransports(const Settings& settings, const LocalAddresses& local,
                                    MemoryRegions& regions) noexcept
@@ -149,23 +171,7 @@ int DomainTransports::open_nic(const fi_info& info, const util::SocketAddress& a
   auto device = transport::verbs::Device::open(name, address, x_settings.fork);
   if (!device) return device.error();
   nic->device = std::move(*device);
-  transport::verbs::RegistrationCache::Config config;
-  config.enabled = x_settings.mr_cache != Switch::off;
-  auto cache = transport::verbs::RegistrationCache::create(*nic->device, config);
-  if (!cache) return cache.error();
-  nic->cache = std::move(*cache);
-  nic->host = nic->cache.get();
-  nic->no_zero_copy = nic->cache->refuses_always();
-  nic->each_time = nic->cache->registers_each_time();
-  if (cuda && config.enabled) {
-    transport::verbs::GpuRegistrations::Config gpu;
-    gpu.flush = flush_policy(x_settings.hmem_recv_flush);
-    gpu.keeps_all = x_settings.hmem_mr_cache == Switch::on;
-    auto both = std::make_unique<transport::verbs::GpuRegistrations>(*nic->device, *cuda,
-                                                                     std::move(nic->cache), gpu);
-    nic->direct = both.get();
-    nic->cache = std::move(both);
-  }
+  if (const int rc = nic->make_cache(x_settings, cuda)) return rc;
   if (cuda) {
     nic->opener = std::make_unique<transport::verbs::GpuMemoryRegistrar>(*nic->device, *cuda);
     x_regions.register_device_memory_with(*nic->opener);

@@ -172,7 +172,6 @@ void Deliveries::flush_or_finish(Delivery& delivery, int status) noexcept {
 /// Ends a delivery: sends the fin and completes the receive. Every delivery ends here, or in
 /// cancel_all().
 void Deliveries::finish(Delivery& delivery, int status) noexcept {
-  Peer& peer = *delivery.peer;
   if (delivery.linked()) delivery.unlink();
   leave_arrival(delivery);
   const bool by_fragments = delivery.state == Delivery::State::arriving;
@@ -184,14 +183,19 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
     if (rc != 0 && status == 0) status = rc;
   }
   if (delivery.link && (tells || (status != 0 && !by_fragments)))
-    x_controls.send_fin(peer, delivery.sender, status);
+    x_controls.send_fin(*delivery.peer, delivery.sender, status);
+  complete(delivery, status);
+}
+
+/// Completes the receive, and releases the delivery.
+void Deliveries::complete(Delivery& delivery, int status) noexcept {
   Completion done;
   done.context = delivery.context;
   done.flags = delivery.completion_flags;
   done.length = delivery.buffers.length;
   done.data = delivery.data;
   done.tag = delivery.tag;
-  done.source = peer.fi_addr;
+  done.source = delivery.peer->fi_addr;
   done.report = delivery.report;
   const size_t message_length = delivery.message_length;
   Receive* const multi = delivery.multi;

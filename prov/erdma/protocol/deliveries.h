@@ -79,6 +79,7 @@ class Deliveries {
   Delivery* make(Receive& receive, Peer& peer, transport::Link& link,
                  const wire::MessageHeader& header) noexcept;
   void flush_or_finish(Delivery& delivery, int status) noexcept;
+  void complete(Delivery& delivery, int status) noexcept;
   static bool fail(PendingList<Delivery>& list, const transport::Link* link, int status) noexcept;
   void cancel_all(PendingList<Delivery>& deliveries) noexcept;
 

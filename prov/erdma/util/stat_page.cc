@@ -45,6 +45,22 @@ void store(uint32_t& word, uint32_t value, std::memory_order order) noexcept {
   std::atomic_ref(word).store(value, order);
 }
 
+void describe(const StatKind& kind, uint64_t offset, Kind& to) noexcept {
+  put_text(to.name, kind.name);
+  to.offset = offset;
+  to.block_bytes = kind.block_bytes;
+  to.capacity = kind.capacity;
+}
+void describe(const StatField& field, Field& to) noexcept {
+  put_text(to.name, field.name);
+  put_text(to.unit, field.unit);
+  to.kind = field.kind;
+  to.type = uint8_t(field.type);
+  to.meaning = uint8_t(field.meaning);
+  to.offset = uint32_t(field.offset);
+  to.bytes = uint32_t(field.bytes);
+}
+
 /// Kernels before 5.1 lack F_SEAL_FUTURE_WRITE; there, processes of the same user could write to
 /// the page. Returns 0 or -errno.
 int seal(int fd) noexcept {
@@ -96,24 +112,10 @@ void StatPage::lay_out(std::span<const StatKind> kinds,
   header.fields_offset = uint32_t(sizeof(Header) + kinds.size() * sizeof(Kind));
   header.fields = uint32_t(fields.size());
   header.field_bytes = sizeof(Field);
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    Kind& to = reinterpret_cast<Kind*>(x_base + header.kinds_offset)[i];
-    put_text(to.name, kinds[i].name);
-    to.offset = x_rows[i].offset;
-    to.block_bytes = kinds[i].block_bytes;
-    to.capacity = kinds[i].capacity;
-  }
-  auto* to = reinterpret_cast<Field*>(x_base + header.fields_offset);
-  for (const StatField& from : fields) {
-    put_text(to->name, from.name);
-    put_text(to->unit, from.unit);
-    to->kind = from.kind;
-    to->type = uint8_t(from.type);
-    to->meaning = uint8_t(from.meaning);
-    to->offset = uint32_t(from.offset);
-    to->bytes = uint32_t(from.bytes);
-    ++to;
-  }
+  auto* kind = reinterpret_cast<Kind*>(x_base + header.kinds_offset);
+  for (size_t i = 0; i < kinds.size(); ++i) describe(kinds[i], x_rows[i].offset, kind[i]);
+  auto* field = reinterpret_cast<Field*>(x_base + header.fields_offset);
+  for (const StatField& from : fields) describe(from, *field++);
   store(header.ready, 1, std::memory_order_release);
 }
 

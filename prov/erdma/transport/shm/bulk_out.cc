@@ -215,16 +215,21 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
                                   begin, length, moved, target);
     budget.spend_chunk(length);
     if (error != 0) {
-      if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
-      // before the stop, because the receiver chooses the next mode when it sees the stop
-      publish_write_state();
-      stop(ticket, error, index);
+      stop_at(ticket, index, call, error);
       break;
     }
     store_release(x_page->progress[ticket].done,
                   pack(Tally{joined.state.generation, ++joined.done}));
   }
   return steps;
+}
+
+/// A chunk could not be moved.
+void BulkOut::stop_at(size_t ticket, uint32_t index, CmaCall call, int error) noexcept {
+  if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
+  // before the stop, because the receiver chooses the next mode when it sees the stop
+  publish_write_state();
+  stop(ticket, error, index);
 }
 
 /// Reads the receiver's word only when all slots seem full.

@@ -76,6 +76,7 @@ class BulkOut {
   void stop(size_t ticket, int error, uint32_t chunk = Stop::kNoChunk) noexcept;
   uint32_t claim(size_t ticket) noexcept;
   int move_chunks(size_t ticket, const SharedMemory& memory, Budget& budget) noexcept;
+  void stop_at(size_t ticket, uint32_t index, CmaCall call, int error) noexcept;
   int fill_slots(size_t ticket, const SharedMemory& memory, Budget& budget) noexcept;
   bool slot_free(Joined& joined) const noexcept;
   bool ready(size_t ticket) noexcept;

@@ -89,15 +89,7 @@ int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access ac
     x_shared.shared_memory.release(*shared);
     return -FI_EAGAIN;
   }
-  RemoteMemory named;
-  named.handle = x_shared.shared_memory.handle(*shared);
-  named.bounced = shared->bounced;
-  named.length = length;
-  named.count = shared->bounced ? 0 : shared->count;
-  for (size_t i = 0; i < named.count; ++i)
-    named.pieces[i] = {uint64_t(shared->memory[i].iov_base), shared->memory[i].iov_len,
-                       shared->registrations[i].rkey};
-  encode(named, remote_key);
+  encode(shared->named(x_shared.shared_memory.handle(*shared)), remote_key);
   // This message would have fitted into a larger packet.
   if (length <= x_shared.options.eager_bytes && x_fast.sender) x_packets->want_more();
   return 0;

@@ -78,6 +78,13 @@ bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept {
   return true;
 }
 
+RemoteMemory SharedMemory::named(util::PoolHandle handle) const noexcept {
+  RemoteMemory remote{handle, bounced, false, bounced ? 0 : count, length, {}};
+  for (size_t i = 0; i < remote.count; ++i)
+    remote.pieces[i] = {uint64_t(memory[i].iov_base), memory[i].iov_len, registrations[i].rkey};
+  return remote;
+}
+
 int register_all(RegistrationCache& cache, const iovec* memory, size_t count, int rights,
                  Registration* registrations) noexcept {
   if (!cache.should_register(memory, count)) return -FI_EOPNOTSUPP;

@@ -52,6 +52,9 @@ struct SharedMemory {
   Access access = Access::remote_read;
   bool bounced = false;
   Stream* stream = nullptr;  ///< on its way to the peer
+
+  /// What the peer is told. `handle`: of this object.
+  RemoteMemory named(util::PoolHandle handle) const noexcept;
 };
 
 /// Registers all pieces or none. -FI_EOPNOTSUPP, -FI_ENOMEM: move the bytes in another way.

@@ -86,6 +86,25 @@ bool SingleUses::destroy_retired() noexcept {
   return any;
 }
 
+/// Registers memory. Retired regions make room for it if they must. Null with errno.
+CachedRegion* SingleUses::make(const MemoryRange& range, int rights) noexcept {
+  errno = ENOMEM;
+  auto* const entry = new (std::nothrow) CachedRegion;
+  if (!entry) return nullptr;
+  entry->range = range;
+  entry->rights = rights;
+  entry->region = x_maker->make(range, rights);
+  if (!entry->region && x_evict_thread.running() && for_want_of_room(errno)) {
+    (void)destroy_retired();
+    entry->region = x_maker->make(range, rights);
+  }
+  if (entry->region) return entry;
+  const int error = errno;
+  delete entry;
+  errno = error;
+  return nullptr;
+}
+
 int SingleUses::acquire(const void* address, size_t length, int rights,
                         Registration& registration) noexcept {
   MemoryRange range;
@@ -101,23 +120,13 @@ int SingleUses::acquire(const void* address, size_t length, int rights,
     (void)destroy_retired();
     if (!reserve(range.bytes())) return -FI_ENOMEM;
   }
-  auto* const entry = new (std::nothrow) CachedRegion;
-  errno = ENOMEM;
-  ibv_mr* region = entry ? x_maker->make(range, rights) : nullptr;
-  if (entry && !region && x_evict_thread.running() && for_want_of_room(errno)) {
-    (void)destroy_retired();
-    region = x_maker->make(range, rights);
-  }
-  if (!region) {
+  CachedRegion* const entry = make(range, rights);
+  if (!entry) {
     const int error = errno;
-    delete entry;
     give_back(range.bytes());
     return failed(error, range.bytes());
   }
-  entry->range = range;
-  entry->rights = rights;
-  entry->region = region;
-  registration = {region->lkey, region->rkey, entry};
+  registration = {entry->region->lkey, entry->region->rkey, entry};
   return 0;
 }
 

@@ -48,6 +48,7 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
   const char* registers_each_time() const noexcept override { return x_why; }
 
  private:
+  CachedRegion* make(const MemoryRange& range, int rights) noexcept;
   bool reserve(size_t bytes) noexcept;
   void give_back(size_t bytes) noexcept;
   int refuse(CopyNotices::What what, const char* why, size_t bytes) noexcept;
