@@ -1,7 +1,5 @@
 #include "hmem/copy.h"
 
-#include <cstdint>
-
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -13,12 +11,10 @@ namespace {
 
 /// The C library copies less by vectors, and more in a way that spares the cache.
 constexpr size_t kLoopLeast = 2048, kLoopMost = size_t{1} << 20;
-constexpr size_t kBlock = 64;
 
-/// Whole blocks, to an aligned address. Wider vectors than those of every x86-64 gain nothing: the
-/// lines come from another core.
-void copy_blocks(std::byte* to, const std::byte* from, size_t blocks) noexcept {
-  for (; blocks > 0; --blocks, to += kBlock, from += kBlock) {
+/// Wider vectors than those of every x86-64 gain nothing: the lines come from another core.
+void copy_lines(std::byte* to, const std::byte* from, size_t lines) noexcept {
+  for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
     const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 32));
@@ -37,14 +33,7 @@ void copy_payload(void* to, const void* from, size_t length) noexcept {
     std::memcpy(to, from, length);
     return;
   }
-  auto* target = static_cast<std::byte*>(to);
-  const auto* source = static_cast<const std::byte*>(from);
-  const size_t head = -reinterpret_cast<uintptr_t>(target) % kBlock;
-  std::memcpy(target, source, head);
-  const size_t blocks = (length - head) / kBlock;
-  copy_blocks(target + head, source + head, blocks);
-  const size_t done = head + blocks * kBlock;
-  std::memcpy(target + done, source + done, length - done);
+  copy_by_lines(to, from, length, copy_lines);
 }
 #else
 void copy_payload(void* to, const void* from, size_t length) noexcept {

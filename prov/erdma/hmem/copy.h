@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace erdma::hmem {
@@ -22,6 +23,20 @@ inline void copy_ends(std::byte* to, const std::byte* from, size_t length) noexc
 /// copies from 2 or 4 KiB on by `rep movsb`, which AMD's processors execute at a fifth of the speed
 /// of a loop where another core has the lines. This function therefore runs a loop.
 void copy_payload(void* to, const void* from, size_t length) noexcept;
+
+inline constexpr size_t kCacheLine = 64;
+/// Copies whole lines to an aligned address by copy_lines(to, from, lines), and the rest by memcpy.
+template <typename CopyLines>
+void copy_by_lines(void* to, const void* from, size_t length, CopyLines copy_lines) noexcept {
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  const size_t head = -reinterpret_cast<uintptr_t>(target) % kCacheLine;
+  std::memcpy(target, source, head);
+  const size_t lines = (length - head) / kCacheLine;
+  copy_lines(target + head, source + head, lines);
+  const size_t done = head + lines * kCacheLine;
+  std::memcpy(target + done, source + done, length - done);
+}
 
 /// The sum of the iov lengths in bytes; SIZE_MAX on overflow.
 size_t total_length(const iovec* iov, size_t count) noexcept;

@@ -1,8 +1,5 @@
 #include "transport/shm/stream_copy.h"
 
-#include <cstdint>
-#include <cstring>
-
 #include "hmem/copy.h"
 
 #ifdef __x86_64__
@@ -14,10 +11,10 @@ namespace {
 
 #ifdef __x86_64__
 
-constexpr size_t kCacheLine = 64;
+using hmem::kCacheLine;
 constexpr size_t kWorthwhile = 256;  // below this the fence costs more than the cache
 
-// Each function copies `lines` lines to an aligned address.
+// Each function copies whole lines to an aligned address.
 void stream_lines_sse2(std::byte* to, const std::byte* from, size_t lines) noexcept {
   for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
@@ -68,14 +65,7 @@ void stream_copy(void* to, const void* from, size_t length) noexcept {
 #ifdef __x86_64__
   static const StreamLines stream_lines = best_stream_lines();
   if (length < kWorthwhile) return plain_copy(to, from, length);
-  auto* target = static_cast<std::byte*>(to);
-  auto* source = static_cast<const std::byte*>(from);
-  const size_t head = -reinterpret_cast<uintptr_t>(target) % kCacheLine;
-  std::memcpy(target, source, head);
-  const size_t lines = (length - head) / kCacheLine;
-  stream_lines(target + head, source + head, lines);
-  const size_t done = head + lines * kCacheLine;
-  std::memcpy(target + done, source + done, length - done);
+  hmem::copy_by_lines(to, from, length, stream_lines);
   _mm_sfence();
 #else
   plain_copy(to, from, length);
