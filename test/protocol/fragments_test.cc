@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <random>
@@ -16,12 +15,7 @@ namespace {
 
 using erdma::protocol::ErrorCompletion;
 using erdma::protocol::Probe;
-using erdma::test::expect_clean;
-using erdma::test::kConfig;
-using erdma::test::must;
-using erdma::test::Node;
-using erdma::test::Pair;
-using erdma::test::pattern;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 using erdma::fake::Transport;
 
@@ -38,10 +32,10 @@ struct FragmentPair : Pair {
       node->transport.behaviour.fragmented = 65536;
     }
   }
-  /// Sends a message of kLength bytes from a. Only `packets` of its packets reach b.
-  void send_part(size_t packets, const std::vector<char>& bytes, bool delivered = false) {
+  /// Sends `bytes` from a. Only `packets` of the packets reach b.
+  void send_part(size_t packets, bool delivered = false) {
     a.transport.behaviour.room = packets;
-    iovec iov{const_cast<char*>(bytes.data()), bytes.size()};
+    const iovec iov{bytes.data(), bytes.size()};
     auto args = Node::send_args(1, iov, 7, &g_one);
     args.until_delivered = delivered;
     must(a.engine.post_send(args));
@@ -52,6 +46,16 @@ struct FragmentPair : Pair {
     a.transport.behaviour.room = SIZE_MAX;
     run_until_idle();
   }
+  void receive() { must(b.engine.post_receive(receive_args())); }
+  erdma::protocol::ReceiveArgs receive_args() { return Node::receive_args(into, 7, &g_two); }
+  /// Fails unless nothing is left.
+  void finish() {
+    expect_clean(*this);
+    end_work();
+  }
+
+  std::vector<char> bytes = pattern(kLength), got = std::vector<char>(kLength, '.');
+  const iovec into{got.data(), got.size()};
 };
 
 TEST(a_message_arrives_in_fragments_without_a_rendezvous) {
@@ -71,8 +75,7 @@ TEST(a_message_arrives_in_fragments_without_a_rendezvous) {
     ck_assert_int_eq(got.back(), '.');
     ck_assert_uint_eq(pair.b_to_a().arrived, (length + kPacket - 1) / kPacket);
     ck_assert_uint_eq(pair.a_to_b().arrived, 0);
-    expect_clean(pair);
-    pair.end_work();
+    pair.finish();
   }
 }
 
@@ -87,77 +90,67 @@ TEST(a_longer_message_is_a_rendezvous) {
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
   ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
   ck_assert(got == bytes);
-  expect_clean(pair);
-  pair.end_work();
+  pair.finish();
 }
 
 TEST(an_unexpected_message_is_kept_until_it_is_received) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
-  std::vector<char> got(kLength);
-  must(pair.a.send(1, bytes.data(), kLength, 7, &g_one));
+  must(pair.a.send(1, pair.bytes.data(), kLength, 7, &g_one));
   pair.run_until_idle();
-  must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.receive();
   ck_assert_uint_eq(pair.b.received.take().length, kLength);
-  ck_assert(got == bytes);
+  ck_assert(pair.got == pair.bytes);
   pair.a.sent.take();
-  expect_clean(pair);
-  pair.end_work();
+  pair.finish();
 }
 
 /// The receive is posted after the first fragments, and completes only with the last byte.
 TEST(a_receive_posted_between_two_fragments_gets_all_bytes) {
   for (const size_t packets : {1, 2, 3}) {
     FragmentPair pair;
-    const auto bytes = pattern(kLength);
-    std::vector<char> got(kLength);
-    pair.send_part(packets, bytes);
-    must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+    pair.send_part(packets);
+    pair.receive();
     pair.b.engine.progress();
     ck_assert(pair.b.received.entries.empty() && pair.a.sent.entries.empty());
     pair.send_rest();
     ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
-    ck_assert(got == bytes);
+    ck_assert(pair.got == pair.bytes);
     ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
-    expect_clean(pair);
-    pair.end_work();
+    pair.finish();
   }
 }
 
 TEST(a_later_message_does_not_overtake) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
   const char small = 's';
   std::vector<char> first(kLength), second(kLength);
   must(pair.b.receive(first.data(), first.size(), 7, &g_two));
   must(pair.b.receive(second.data(), second.size(), 7, &g_three));
-  pair.send_part(2, bytes);
+  pair.send_part(2);
   must(pair.a.send(1, &small, 1, 7));
   pair.send_rest();
   ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
   const ErrorCompletion done = pair.b.received.take();
   ck_assert_ptr_eq(done.context, &g_three);
   ck_assert_uint_eq(done.length, 1);
-  ck_assert(first == bytes);
+  ck_assert(first == pair.bytes);
   pair.a.sent.entries.clear();
-  expect_clean(pair);
-  pair.end_work();
+  pair.finish();
 }
 
 TEST(a_shorter_receive_is_truncated) {
   for (const bool early : {false, true}) {
     FragmentPair pair;
-    const auto bytes = pattern(kLength);
-    std::vector<char> got(kLength, '.');
-    if (!early) must(pair.b.receive(got.data(), 1500, 7, &g_two));
-    pair.send_part(3, bytes);
-    if (early) must(pair.b.receive(got.data(), 1500, 7, &g_two));
+    if (!early) must(pair.b.receive(pair.got.data(), 1500, 7, &g_two));
+    pair.send_part(3);
+    if (early) must(pair.b.receive(pair.got.data(), 1500, 7, &g_two));
     pair.send_rest();
     const ErrorCompletion done = pair.b.received.take();
     ck_assert_int_eq(done.error, FI_ETRUNC);
     ck_assert_uint_eq(done.overflow, kLength - 1500);
-    ck_assert(std::equal(got.begin(), got.begin() + 1500, bytes.begin()));
-    ck_assert(std::all_of(got.begin() + 1500, got.end(), [](char c) { return c == '.'; }));
+    ck_assert(std::equal(pair.got.begin(), pair.got.begin() + 1500, pair.bytes.begin()));
+    ck_assert(
+        std::all_of(pair.got.begin() + 1500, pair.got.end(), [](char c) { return c == '.'; }));
     pair.a.sent.entries.clear();
     pair.end_work();
   }
@@ -166,38 +159,34 @@ TEST(a_shorter_receive_is_truncated) {
 TEST(delivery_complete_waits_for_the_last_fragment) {
   for (const bool early : {false, true}) {
     FragmentPair pair;
-    const auto bytes = pattern(kLength);
-    std::vector<char> got(kLength);
-    if (!early) must(pair.b.receive(got.data(), got.size(), 7, &g_two));
-    pair.send_part(3, bytes, true);
-    if (early) must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+    if (!early) pair.receive();
+    pair.send_part(3, true);
+    if (early) pair.receive();
     pair.b.engine.progress();
     pair.a.engine.progress();
     ck_assert(pair.a.sent.entries.empty());
     pair.send_rest();
     ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
     ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
-    expect_clean(pair);
-    pair.end_work();
+    pair.finish();
   }
 }
 
 TEST(a_multi_receive_buffer_takes_fragments) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
   std::vector<char> got(3 * kLength);
   const iovec iov{got.data(), got.size()};
   auto args = Node::receive_args(iov, 7, &g_two);
   args.multi = true;
   must(pair.b.engine.post_receive(args));
-  must(pair.a.send(1, bytes.data(), kLength, 7));
-  must(pair.a.send(1, bytes.data(), kLength, 7));
+  must(pair.a.send(1, pair.bytes.data(), kLength, 7));
+  must(pair.a.send(1, pair.bytes.data(), kLength, 7));
   pair.run_until_idle();
   for (const size_t at : {size_t{0}, kLength}) {
     const ErrorCompletion done = pair.b.received.take();
     ck_assert_ptr_eq(done.buffer, got.data() + at);
     ck_assert_uint_eq(done.length, kLength);
-    ck_assert(std::equal(bytes.begin(), bytes.end(), got.begin() + ptrdiff_t(at)));
+    ck_assert(std::equal(pair.bytes.begin(), pair.bytes.end(), got.begin() + ptrdiff_t(at)));
   }
   pair.a.sent.entries.clear();
   pair.end_work({&g_two});
@@ -205,13 +194,11 @@ TEST(a_multi_receive_buffer_takes_fragments) {
 
 TEST(a_send_of_which_a_fragment_left_is_not_cancelled) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
-  std::vector<char> got(kLength);
-  pair.send_part(1, bytes);
+  pair.send_part(1);
   ck_assert_int_eq(pair.a.engine.cancel(&g_one), -FI_ENOENT);
-  must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.receive();
   pair.send_rest();
-  ck_assert(got == bytes);
+  ck_assert(pair.got == pair.bytes);
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   pair.b.received.take();
   pair.end_work();
@@ -219,50 +206,43 @@ TEST(a_send_of_which_a_fragment_left_is_not_cancelled) {
 
 TEST(a_throttled_peer_sends_no_fragments) {
   FragmentPair pair({4096, 2 * kLength, 64});
-  const auto bytes = pattern(kLength);
-  for (int i = 0; i < 3; ++i) must(pair.a.send(1, bytes.data(), kLength, 7));
+  for (int i = 0; i < 3; ++i) must(pair.a.send(1, pair.bytes.data(), kLength, 7));
   pair.run_until_idle();
   const uint64_t before = pair.b_to_a().arrived;
-  must(pair.a.send(1, bytes.data(), kLength, 7));
+  must(pair.a.send(1, pair.bytes.data(), kLength, 7));
   pair.run_until_idle();
   ck_assert_uint_eq(pair.b_to_a().arrived, before + 1);
   for (int i = 0; i < 4; ++i) {
     std::vector<char> got(kLength);
     must(pair.b.receive(got.data(), got.size(), 7, &g_two));
     pair.run_until_idle();
-    ck_assert(got == bytes);
+    ck_assert(got == pair.bytes);
   }
   pair.a.sent.entries.clear();
   pair.b.received.entries.clear();
-  expect_clean(pair);
-  pair.end_work();
+  pair.finish();
 }
 
 // --- FI_PEEK, FI_CLAIM, FI_DISCARD --------------------------------------------------------------
 
 TEST(a_peek_tells_the_whole_length_before_all_is_here) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
-  std::vector<char> got(kLength);
-  pair.send_part(1, bytes);
-  const iovec iov{got.data(), got.size()};
-  must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_two), Probe::peek_claim));
+  pair.send_part(1);
+  must(pair.b.engine.probe(pair.receive_args(), Probe::peek_claim));
   ck_assert_uint_eq(pair.b.received.take().length, kLength);
-  must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_two), Probe::claim));
+  must(pair.b.engine.probe(pair.receive_args(), Probe::claim));
   ck_assert(pair.b.received.entries.empty());
   pair.send_rest();
   ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
-  ck_assert(got == bytes);
+  ck_assert(pair.got == pair.bytes);
   pair.a.sent.take();
-  expect_clean(pair);
-  pair.end_work();
+  pair.finish();
 }
 
 TEST(a_discarded_message_is_answered_after_its_last_fragment) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
   char small = 's', got = 0;
-  pair.send_part(2, bytes, true);
+  pair.send_part(2, true);
   const iovec iov{&got, 1};
   must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_two), Probe::peek_discard));
   pair.b.received.take();
@@ -275,8 +255,7 @@ TEST(a_discarded_message_is_answered_after_its_last_fragment) {
   ck_assert_ptr_eq(pair.b.received.take().context, &g_three);
   ck_assert_int_eq(got, 's');
   pair.a.sent.take();
-  expect_clean(pair);
-  pair.end_work();
+  pair.finish();
 }
 
 // --- device memory ------------------------------------------------------------------------------
@@ -288,12 +267,9 @@ TEST(fragments_are_copied_to_device_memory, 2) {
   erdma::protocol::EngineConfig config = kConfig;
   config.device_memory = &device;
   FragmentPair pair(config);
-  const auto bytes = pattern(kLength);
-  std::vector<char> got(kLength);
-  const iovec iov{got.data(), got.size()};
-  auto args = Node::receive_args(iov, 7, &g_two);
+  auto args = pair.receive_args();
   args.device = true;
-  pair.send_part(2, bytes, true);
+  pair.send_part(2, true);
   must(pair.b.engine.post_receive(args));
   ck_assert_uint_eq(device.to_count, 1);
   if (_i) device.status = -FI_EIO;
@@ -304,43 +280,37 @@ TEST(fragments_are_copied_to_device_memory, 2) {
   pair.send_rest();
   ck_assert_int_eq(pair.b.received.take().error, _i ? FI_EIO : 0);
   ck_assert_int_eq(pair.a.sent.take().error, _i ? FI_EIO : 0);
-  ck_assert(_i || got == bytes);
-  expect_clean(pair);
-  pair.end_work();
+  ck_assert(_i || pair.got == pair.bytes);
+  pair.finish();
 }
 
 // --- failure ------------------------------------------------------------------------------------
 
 TEST(a_link_that_ends_between_two_fragments_fails_both_sides_once) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
-  std::vector<char> got(kLength);
-  must(pair.b.receive(got.data(), got.size(), 7, &g_two));
-  pair.send_part(2, bytes);
+  pair.receive();
+  pair.send_part(2);
   Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
   Transport::bring_down(pair.a_to_b(), -FI_ECONNRESET, pair.a.engine);
   ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
   ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
   expect_clean(pair);
   // The next message begins anew.
-  must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.receive();
   pair.a.transport.behaviour.room = SIZE_MAX;
-  must(pair.a.send(1, bytes.data(), kLength, 7, &g_one));
+  must(pair.a.send(1, pair.bytes.data(), kLength, 7, &g_one));
   pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
-  ck_assert(got == bytes);
+  ck_assert(pair.got == pair.bytes);
   pair.a.sent.take();
-  expect_clean(pair);
-  pair.end_work();
+  pair.finish();
 }
 
 TEST(an_unexpected_message_that_lost_its_link_fails_its_receive) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
-  std::vector<char> got(kLength);
-  pair.send_part(2, bytes);
+  pair.send_part(2);
   Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
-  must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.receive();
   ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
   pair.end_work();
   pair.a.sent.entries.clear();
@@ -348,14 +318,11 @@ TEST(an_unexpected_message_that_lost_its_link_fails_its_receive) {
 
 TEST(a_claimed_message_that_lost_its_link_fails_its_receive) {
   FragmentPair pair;
-  const auto bytes = pattern(kLength);
-  std::vector<char> got(kLength);
-  const iovec iov{got.data(), got.size()};
-  pair.send_part(2, bytes);
-  must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_two), Probe::peek_claim));
+  pair.send_part(2);
+  must(pair.b.engine.probe(pair.receive_args(), Probe::peek_claim));
   pair.b.received.take();
   Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
-  must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_two), Probe::claim));
+  must(pair.b.engine.probe(pair.receive_args(), Probe::claim));
   ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
   pair.end_work();
   pair.a.sent.entries.clear();
