@@ -39,7 +39,7 @@ build_all() {
   if command -v mpicc >/dev/null && stale "$bin/mpi_check" "${sources[@]}" "$here/mpi_check.h"; then
     link "$bin/mpi_check" mpicc -O2 -g -Wall -Wextra "${sources[@]}" -lpthread || return 1
   fi
-  for name in fi_order fi_threads fi_auto fi_flap fi_forker fi_fork_touch fi_close_inflight fi_many fi_unexpected fi_large \
+  for name in fi_order fi_threads fi_auto fi_flap fi_forker fi_fork_touch fi_connects fi_close_inflight fi_many fi_unexpected fi_large \
     fi_stop_stress fi_kill_stress; do
     build_stress "$name" || return 1
   done

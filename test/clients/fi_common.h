@@ -107,6 +107,8 @@ class Node {
   void wait_until(const std::function<bool()>& condition, const char* what, double limit_s = 60);
   /// Closes the endpoint only; the other objects close with this one.
   void close_endpoint();
+  /// Opens another endpoint after close_endpoint().
+  void open_endpoint();
 
  private:
   fi_info* x_info = nullptr;

@@ -58,6 +58,10 @@ Node::Node(const NodeOptions& options) : x_info(find(options)) {
   cq.format = FI_CQ_FORMAT_TAGGED;
   cq.size = 4096;
   must(fi_cq_open(x_domain, &cq, &x_cq, nullptr), "fi_cq_open");
+  open_endpoint();
+}
+
+void Node::open_endpoint() {
   must(fi_endpoint(x_domain, x_info, &x_ep, nullptr), "fi_endpoint");
   must(fi_ep_bind(x_ep, &x_av->fid, 0), "fi_ep_bind av");
   must(fi_ep_bind(x_ep, &x_cq->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind cq");

@@ -150,6 +150,50 @@ link_loses_packets() {
   link_flap "ip -n B link set b0 down; echo 1 >$loss" "echo 0 >$loss; ip -n B link set b0 up"
 }
 
+# --- connects that the network hinders; what must hold is in fi_connects
+# connects MODE [LINE]...: runs fi_connects between the hosts; the log must have each line. On a busy host any call may
+# take long, so one run of three must hold; a call that waits for the network does so in each.
+connects() {
+  local each held=
+  for each in 1 2 3; do
+    ERDMA_HOSTS=A,B env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" "$bin/fi_connects" "$1" && held=yes && break
+  done
+  [ -n "$held" ] || return
+  for each in "${@:2}"; do grep -qE "$each" "$log" || return; done
+}
+# Of 40 ports, TCP sockets have 20.
+taken_ports() {
+  local range=/proc/sys/net/ipv4/ip_local_port_range before status=0
+  before=$(inside A cat $range)
+  echo '40000 40039' | inside A tee $range
+  connects taken || status=1
+  echo "$before" | inside A tee $range
+  [ $status = 0 ] || wrong 'not all connects succeeded'
+  [ "$(grep -c 'a connect to .* got a port that is taken' "$log")" -ge 10 ] || wrong 'hardly a port was taken'
+}
+# Packets to B go to a MAC that nobody has.
+unanswered() {
+  local status=0
+  ip -n A neigh replace 10.10.0.2 lladdr 52:54:00:ed:00:ff nud permanent dev a0
+  FI_ERDMA_CONNECT_TIMEOUT=2000 connects unanswered || status=1
+  ip -n A neigh del 10.10.0.2 dev a0
+  [ $status = 0 ] || wrong 'a call waited for the peer'
+}
+# A packet takes 200 ms each way.
+crossing() {
+  local status=0
+  ip netns exec A tc qdisc add dev a0 root netem delay 200ms &&
+    ip netns exec B tc qdisc add dev b0 root netem delay 200ms || wrong 'there is no netem'
+  connects crossing || status=1
+  ip netns exec A tc qdisc del dev a0 root
+  ip netns exec B tc qdisc del dev b0 root
+  [ $status = 0 ] || wrong 'a call waited for the peer'
+}
+nobody_there() {
+  FI_ERDMA_CONNECT_TIMEOUT=1000 connects nobody 'nobody listens at 10\.10\.0\.2' \
+    'cannot connect to .*10\.10\.0\.2.*: Connection refused' || wrong 'the error is late or misleading'
+}
+
 few_orders() { across fi_order --messages 300 --batches 2; }
 
 # killed_for SECONDS: kills processes for this time.

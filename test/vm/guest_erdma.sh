@@ -57,6 +57,10 @@ of_the_provider() {
   check 'erdma: fi_info' 60 info_lists A erdma_0 erdma_1 10.10.0.1
   check 'erdma: fi_pingpong between hosts, tagged, all sizes checked' 300 \
     ping_pair A B 10.10.0.1 -m tagged -I 2 -S all
+  check 'erdma: 60 connects, and TCP has half of the ports' 120 taken_ports
+  check 'erdma: a peer that does not answer makes no call wait' 120 unanswered
+  check 'erdma: connects that cross in a slow network make no call wait' 120 crossing
+  check 'erdma: a peer on which nobody listens' 60 nobody_there
   check 'erdma: processes killed' 240 across fi_kill_stress --rounds 2 --limit-ms 60000
   check 'erdma: a region of 5 GiB' 120 across fi_large --no-message
   check 'erdma: Open MPI, 2 hosts with 2 ranks each' 300 mpi_hosts 4 datatypes broadcast reductions

@@ -73,7 +73,7 @@ fi
 image=$cache/$version$rdma
 modules=(crc32c_generic libcrc32c virtio_pci 9pnet_virtio 9p overlay)
 [[ -z $rdma ]] || modules+=(crc32_pclmul crc32_generic dummy veth iw_cm rdma_cm ib_uverbs rdma_ucm rdma_rxe)
-[[ $rdma != -erdma ]] || modules+=(virtio_net)
+[[ $rdma != -erdma ]] || modules+=(virtio_net sch_netem)
 
 # The first program in the guest: mounts this host's files under a tmpfs, then runs the command.
 write_init() {

@@ -49,6 +49,8 @@ bool is_of_port(int status) noexcept {
 
 /// If an address is gone, none of its ports is available; on any other address most ports are.
 int judge_port(Peer& peer, int status) noexcept {
+  ERDMA_INFO(EP_CTRL, "a connect to %s got a port that is taken: %s\n",
+             peer.name.to_string().c_str(), fi_strerror(-status));
   ++peer.busy_ports;
   if (status == -FI_EADDRINUSE)
     peer.no_ports = 0;

@@ -14,7 +14,9 @@ namespace {
 
 /// How long to wait for completions of a broken connection; a device need not deliver them.
 constexpr uint64_t kDrainNs = 20'000'000;
-constexpr uint64_t kGoodbyeNs = 1'000'000'000;
+/// At the end of the endpoint: how long to wait for peers to take the goodbye. fi_close may take 2
+/// s in all, and before this it has waited up to 1 s for queued messages (endpoint.cc).
+constexpr uint64_t kGoodbyeNs = 500'000'000;
 
 /// Any order is right that both sides compute in the same way.
 bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
