@@ -1,4 +1,7 @@
 // Tests commands of the adapter, which take time and may fail.
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <cerrno>
 #include <chrono>
 
@@ -37,4 +40,44 @@ TEST(each_command_takes_its_time) {
   ck_assert_ptr_nonnull(region);
   ck_assert_int_eq(ibv_dereg_mr(region), 0);
   ck_assert(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(40));
+}
+
+TEST(without_a_connection_the_driver_ignores_rtr_and_refuses_rts) {
+  Side sides[2];
+  start("standard");
+  open_devices(sides);
+  sides[0].make_queues();
+  ibv_qp* const qp = ibv_create_qp(sides[0].pd, &sides[0].init);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  ck_assert_int_eq(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+  attr.qp_state = IBV_QPS_RTS;
+  ck_assert_int_eq(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+}
+
+TEST(regions_of_all_processes_count) {
+  start("standard");
+  setenv("SOFTERDMA_MAX_MR", "3", 1);
+  int ready[2];
+  ck_assert_int_eq(pipe(ready), 0);
+  const pid_t child = fork();
+  Side sides[2];
+  open_devices(sides);
+  ibv_pd* const pd = ibv_alloc_pd(sides[0].context);
+  const auto make = [&] { return (ibv_reg_mr)(pd, sides[0].data(), 64, 0); };
+  char byte = 0;
+  if (child == 0) {
+    ck_assert(make() && make());
+    ck_assert_int_eq(write(ready[1], &byte, 1), 1);
+    for (;;) pause();
+  }
+  ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+  ibv_mr* const last = make();
+  ck_assert_ptr_nonnull(last);
+  ck_assert_ptr_null(make());
+  ck_assert_int_eq(errno, ENOSPC);
+  ck_assert_int_eq(ibv_dereg_mr(last), 0);
+  ck_assert_ptr_nonnull(make());
+  kill(child, SIGKILL);
+  ck_assert_int_eq(waitpid(child, nullptr, 0), child);
 }

@@ -81,6 +81,7 @@ int Fabric::claim_slot() {
     for (auto& device : entry.devices) {
       device.ip.store(0);
       device.qps.store(0);
+      device.mrs.store(0);
     }
     return 0;
   }

@@ -26,7 +26,7 @@ constexpr Knob kKnobs[] = {
     {"max_qp", &Limits::max_qp, 4095},
     {"max_qp_wr", &Limits::max_qp_wr, 8192},
     {"max_cqe", &Limits::max_cqe, 1 << 20},
-    {"max_mr", &Limits::max_mr, 65535},
+    {"max_mr", &Limits::max_mr, kMostRegions},
     {"max_mr_size", &Limits::max_mr_size, 64 * kGiB},
     {"region_bits", &Limits::region_bits, 32},
     {"max_msg", &Limits::max_msg, 0xffffffff},

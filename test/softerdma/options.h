@@ -10,6 +10,8 @@ namespace softerdma {
 enum class Personality : uint8_t { standard, compat };
 enum class Flush : uint8_t { full, half, none };
 
+inline constexpr uint64_t kMostRegions = 65535;
+
 /// Limits and properties of one device. Each member is an entry of the table in options.cc, with a
 /// variable SOFTERDMA_<NAME>. It can also be set by name=value in a device's entry of
 /// SOFTERDMA_DEVICES.

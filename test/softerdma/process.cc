@@ -94,6 +94,17 @@ bool Process::set_up() {
   return x_self != nullptr;
 }
 
+uint64_t Process::of_host(const Device& device,
+                          std::atomic<uint32_t> ProcessEntry::OnDevice::*count) noexcept {
+  uint64_t sum = 0;
+  for (const ProcessEntry& entry : fabric.shared().processes) {
+    if (entry.pid.load() == 0) continue;
+    for (const auto& one : entry.devices)
+      if (one.ip.load() == device.config.ip) sum += (one.*count).load();
+  }
+  return sum;
+}
+
 Process::~Process() {
   stop_thread();
   cm.reset();

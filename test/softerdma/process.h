@@ -62,9 +62,12 @@ class Process {
     if (qpn >> kQpBits != fabric.slot()) return nullptr;
     return qps[qpn & (kQpsPerProcess - 1)].load(std::memory_order_acquire);
   }
-  std::atomic<uint32_t>* qp_count(const Device& device) noexcept {
-    return &fabric.self().devices[device.index].qps;
+  ProcessEntry::OnDevice& counts(const Device& device) noexcept {
+    return fabric.self().devices[device.index];
   }
+  /// Counts the objects of all living processes on the device of this host.
+  uint64_t of_host(const Device& device,
+                   std::atomic<uint32_t> ProcessEntry::OnDevice::*count) noexcept;
 
   std::shared_ptr<PeerProcess> peer(uint32_t slot, uint32_t generation);
   std::shared_ptr<PeerProcess> self() { return x_self; }

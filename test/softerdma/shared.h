@@ -22,10 +22,11 @@ struct ProcessEntry {
   std::atomic<uint64_t> pid_namespace;
   /// Slot + 1 of the process that executes an atomic operation on this process's memory.
   std::atomic<uint32_t> atomics_lock;
-  /// Numbers of queue pairs per device, as a device's limit holds for the whole host.
-  struct {
+  /// Numbers of objects on each device, as the limits of a device hold for the whole host.
+  struct OnDevice {
     std::atomic<uint32_t> ip;
     std::atomic<uint32_t> qps;
+    std::atomic<uint32_t> mrs;
   } devices[kDevicesPerProcess];
 };
 
@@ -36,7 +37,7 @@ struct DeviceEntry {
 
 /// File "fabric". A process owns entry i while it holds the record lock of byte i.
 struct FabricShared {
-  static constexpr uint32_t kMagic = 0x50f7e4d2;
+  static constexpr uint32_t kMagic = 0x50f7e4d3;
   std::atomic<uint32_t> magic;
   std::atomic<uint32_t> next_port;  ///< written by any process
   DeviceEntry devices[kMaxDevices];

@@ -76,7 +76,7 @@ int query_device(ibv_context* context, ibv_device_attr* attr) {
   a.max_qp = static_cast<int>(limits.max_qp);
   a.max_qp_wr = static_cast<int>(limits.max_qp_wr);
   a.device_cap_flags = IBV_DEVICE_MEM_MGT_EXTENSIONS;
-  a.max_sge = static_cast<int>(limits.max_send_sge);
+  a.max_sge = static_cast<int>(std::min(limits.max_send_sge, limits.max_recv_sge));
   a.max_sge_rd = 1;
   a.max_cq = static_cast<int>(2 * limits.max_qp);
   a.max_cqe = static_cast<int>(limits.max_cqe);

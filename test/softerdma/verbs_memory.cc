@@ -29,14 +29,22 @@ constexpr unsigned kRemoteMutable = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_
 constexpr unsigned kKnownAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteMutable | IBV_ACCESS_OPTIONAL_RANGE;
 
+/// Regions of all processes of a host count. Adding them up takes some microseconds, so that is
+/// done only where the limit was made small.
+bool all_taken(Process& process, const Device& device) {
+  const uint64_t most = device.config.limits.max_mr;
+  return most < kMostRegions && process.of_host(device, &ProcessEntry::OnDevice::mrs) >= most;
+}
+
 /// Returns a free entry of the table, or 0. Caller holds Process::mutex.
-uint32_t take_index(Process& process, const Limits& limits) {
+uint32_t take_index(Process& process, const Device& device) {
+  if (all_taken(process, device)) return 0;
   if (!process.free_mrs.empty()) {
     uint32_t index = process.free_mrs.back();
     process.free_mrs.pop_back();
     return index;
   }
-  return process.used_mrs < limits.max_mr ? ++process.used_mrs : 0;
+  return process.used_mrs < device.config.limits.max_mr ? ++process.used_mrs : 0;
 }
 
 int refuse(const Process& process, const Limits& limits, size_t length, unsigned access) {
@@ -120,7 +128,7 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   std::lock_guard guard(process.mutex);
   if (error == 0) error = refuse(process, limits, length, access);
   if (error == 0 && !dmabuf) error = find_on_gpu(limits, length, address, gpu);
-  uint32_t index = error == 0 ? take_index(process, limits) : 0;
+  uint32_t index = error == 0 ? take_index(process, *context.device) : 0;
   if (index == 0) {
     errno = error != 0 ? error : ENOSPC;
     return nullptr;
@@ -154,6 +162,7 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   entry.chance = limits.posted;
   entry.key.store(mr->rkey, std::memory_order_release);
   process.registered_bytes += length;
+  ++process.counts(*context.device).mrs;
   ++static_cast<Pd*>(pd)->children;
   return mr;
 }
@@ -242,6 +251,7 @@ SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
       arrive_all(process.fabric, *process.self(),
                  *process.self()->posted(process.fabric, device.index));
     process.registered_bytes -= mr->length;
+    --process.counts(device).mrs;
     if (const auto pages = process.diverted.find(mr->handle); pages != process.diverted.end()) {
       munmap(pages->second.first, pages->second.second);
       process.diverted.erase(pages);

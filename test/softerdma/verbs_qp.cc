@@ -33,18 +33,6 @@ int refuse(const ibv_qp_init_attr& init, const Limits& limits) {
   return 0;
 }
 
-/// Counts the queue pairs of all living processes on the same device.
-uint64_t host_qps(Process& process, const Device& device) {
-  uint64_t sum = 0;
-  for (const ProcessEntry& entry : process.fabric.shared().processes) {
-    if (entry.pid.load() == 0) continue;
-    for (const auto& one : entry.devices) {
-      if (one.ip.load() == device.config.ip) sum += one.qps.load();
-    }
-  }
-  return sum;
-}
-
 /// Returns a free number. A number is used again as late as possible. Caller holds Process::mutex.
 uint32_t take_number(Process& process) {
   for (uint32_t i = 0; i < kQpsPerProcess; ++i) {
@@ -77,7 +65,8 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& init) {
   if (errno != 0) return nullptr;
   std::lock_guard guard(process.mutex);
   uint32_t index = 0;
-  if (host_qps(process, device) < device.config.limits.max_qp) index = take_number(process);
+  if (process.of_host(device, &ProcessEntry::OnDevice::qps) < device.config.limits.max_qp)
+    index = take_number(process);
   if (index == 0) {
     errno = ENOMEM;
     return nullptr;
@@ -110,7 +99,7 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& init) {
   ++static_cast<Pd*>(pd)->children;
   ++static_cast<Cq*>(init.send_cq)->users;
   ++static_cast<Cq*>(init.recv_cq)->users;
-  ++*process.qp_count(device);
+  ++process.counts(device).qps;
   process.qps[index].store(qp.get(), std::memory_order_release);
   return qp.release();
 }
@@ -305,9 +294,13 @@ SOFTERDMA_API int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   if ((mask & IBV_QP_STATE) == 0) return 0;
   auto from = static_cast<ibv_qp_state>(qp.current());
   ibv_qp_state to = attr->qp_state;
+  // In standard mode, only the connection manager makes connections. The driver ignores RTR, and
+  // has no connection for RTS.
+  if (!qp.compat && from != IBV_QPS_ERR && from != to) {
+    if (to == IBV_QPS_RTR) return 0;
+    if (to == IBV_QPS_RTS) return EINVAL;
+  }
   if (!allowed(from, to)) return EINVAL;
-  // In standard mode, only the connection manager makes connections.
-  if (!qp.compat && (to == IBV_QPS_RTR || to == IBV_QPS_RTS) && from != to) return EOPNOTSUPP;
   qp.attr = *attr;
   switch (to) {
     case IBV_QPS_RESET:
@@ -376,7 +369,7 @@ SOFTERDMA_API int ibv_destroy_qp(ibv_qp* handle) {
     if (recv_cq != send_cq) recv_cq->lock.unlock();
     send_cq->lock.unlock();
     unlink(process.fabric.own_path("q" + std::to_string(qp->index)).c_str());
-    --*process.qp_count(*qp->device);
+    --process.counts(*qp->device).qps;
     std::lock_guard events(qp->owner->events_mutex);
     std::erase_if(qp->owner->events, [qp](const ibv_async_event& event) {
       return event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == qp;
