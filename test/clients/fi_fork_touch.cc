@@ -1,7 +1,7 @@
-// fi_fork_touch
+// fi_fork_touch [--huge]
 // A process with memory that is registered with a NIC forks. Its child writes to its own memory and
 // lives on. The parent goes on with the same buffers and the same region: its messages contain what
-// it wrote, and it sees the bytes that peers write.
+// it wrote, and it sees the bytes that peers write. --huge: the buffers are whole huge pages.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,15 +16,15 @@ using namespace erdma::clients;
 
 namespace {
 
-constexpr size_t kBytes = 1 << 20;
+size_t g_bytes = 1 << 20;
+int g_flags = MAP_PRIVATE | MAP_ANONYMOUS;
 constexpr uint64_t kRounds = 8;  ///< before the fork, and once more after it
 enum Word { address, key, seen };
 
 std::span<std::byte> map() {
-  void* const memory =
-      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory = ::mmap(nullptr, g_bytes, PROT_READ | PROT_WRITE, g_flags, -1, 0);
   REQUIRE(memory != MAP_FAILED);
-  return {static_cast<std::byte*>(memory), kBytes};
+  return {static_cast<std::byte*>(memory), g_bytes};
 }
 
 NodeOptions options() {
@@ -41,15 +41,15 @@ int serve(Board& board) {
   const std::span<std::byte> data = map(), other = map();
   for (uint64_t round = 1; round <= 2 * kRounds; ++round) {
     Op in, out, write;
-    node.receive(in, data.data(), kBytes, to[1], round);
+    node.receive(in, data.data(), g_bytes, to[1], round);
     node.wait(in);
     must(-in.error, "receive");
-    node.send(out, data.data(), kBytes, to[1], round);
+    node.send(out, data.data(), g_bytes, to[1], round);
     node.wait(out);
     must(-out.error, "send");
     fill(other, round + 1000);
     ssize_t rc;
-    while ((rc = fi_write(node.ep(), other.data(), kBytes, nullptr, to[1], board.words[address],
+    while ((rc = fi_write(node.ep(), other.data(), g_bytes, nullptr, to[1], board.words[address],
                           board.words[key], &write.context)) == -FI_EAGAIN)
       node.progress();
     must(int(rc), "fi_write");
@@ -68,7 +68,7 @@ int serve(Board& board) {
 int run_child(int until) {
   const std::span<std::byte> memory = map();
   fill(memory, 5);
-  std::vector<std::byte> more(kBytes);
+  std::vector<std::byte> more(g_bytes);
   fill(more, 6);
   char byte;
   (void)!::read(until, &byte, 1);
@@ -79,7 +79,7 @@ int application(Board& board) {
   Node node(options());
   const std::span<std::byte> out = map(), in = map(), region_bytes = map();
   fid_mr* region = nullptr;
-  must(fi_mr_reg(node.domain(), region_bytes.data(), kBytes, FI_REMOTE_WRITE, 0, 0, 0, &region,
+  must(fi_mr_reg(node.domain(), region_bytes.data(), g_bytes, FI_REMOTE_WRITE, 0, 0, 0, &region,
                  nullptr),
        "fi_mr_reg");
   board.words[address] = uint64_t(region_bytes.data());
@@ -99,13 +99,13 @@ int application(Board& board) {
       }
     }
     fill(out, round);
-    std::memset(in.data(), 0, kBytes);
-    std::memset(region_bytes.data(), 0, kBytes);
+    std::memset(in.data(), 0, g_bytes);
+    std::memset(region_bytes.data(), 0, g_bytes);
     Op sent, received, last;
     char byte;
-    node.receive(received, in.data(), kBytes, to[0], round);
+    node.receive(received, in.data(), g_bytes, to[0], round);
     node.receive(last, &byte, 1, to[0], round + 1000);
-    node.send(sent, out.data(), kBytes, to[0], round);
+    node.send(sent, out.data(), g_bytes, to[0], round);
     node.wait(sent);
     node.wait(received);
     must(-sent.error, "send");
@@ -126,7 +126,11 @@ int application(Board& board) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (has_flag(argc, argv, "--huge")) {
+    g_bytes = 2 << 20;
+    g_flags |= MAP_HUGETLB;
+  }
   Board& board = Board::create();
   const pid_t server = spawn([&] { return serve(board); });
   const pid_t app = spawn([&] { return application(board); });

@@ -51,7 +51,7 @@ TEST(a_region_of_emptied_memory_serves_one_use_until_that_is_over) {
   const uint32_t first = rig.key(8, 4);
   uint32_t last = rig.key(8, 4);
   ck_assert_uint_ne(first, last);
-  ck_assert_uint_eq(rig.key(16, 4), rig.key(16, 4));
+  if (MemoryMonitor::counts_changes()) ck_assert_uint_eq(rig.key(16, 4), rig.key(16, 4));
   // Some time later, the region is kept again.
   for (uint32_t next; (next = rig.key(8, 4)) != last; last = next) poll(nullptr, 0, 1);
 }
@@ -76,7 +76,7 @@ TEST(memory_freed_by_the_cache_itself_may_be_watched) {
   g_scrap = rig.arena.at(3);
   // The housekeeper destroys the region, and frees the scrap meanwhile.
   rig.arena.unmap(5, 1);
-  rig.wait_for_regions(3);
+  rig.wait_for_regions(MemoryMonitor::counts_changes() ? 3 : 0);
   rig.log.meanwhile = nullptr;
 }
 

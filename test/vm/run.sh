@@ -31,8 +31,12 @@ mkdir -p "$bin/logs" "$build/vm" || exit 1
 build_clients >"$bin/logs/build.log" 2>&1 || { tail -n 20 "$bin/logs/build.log"; echo 'FAIL: build'; exit 1; }
 "${CC:-cc}" -shared -fPIC "$top/test/vm/not_dumpable.c" -o "$bin/not_dumpable.so"
 case $what in
-  hardware*) make -C "$build" test/hardware/probe >>"$bin/logs/build.log" 2>&1 || { echo 'FAIL: build'; exit 1; } ;;
+  hardware*) programs=(test/hardware/probe) ;;
+  fork) programs=(test/transport/verbs_{memory_changes,single_uses}_test) ;;
+  *) programs=() ;;
 esac
+[ ${#programs[@]} = 0 ] || make -C "$build" "${programs[@]}" >>"$bin/logs/build.log" 2>&1 ||
+  { tail -n 20 "$bin/logs/build.log"; echo 'FAIL: build'; exit 1; }
 python=$(python_with_mpi) || python=
 if [ "$what" = nic ]; then
   # shellcheck source=test/pods/profile.sh

@@ -18,7 +18,15 @@ void warn_of_copies(const char* why) noexcept;
 /// Why some memory of the application is copied. Each reason is logged once. Not thread-safe.
 class CopyNotices {
  public:
-  enum What : unsigned { locked = 1, busy = 2, shared = 4, size = 8, lost = 16, apart = 32 };
+  enum What : unsigned {
+    locked = 1,
+    busy = 2,
+    shared = 4,
+    size = 8,
+    lost = 16,
+    apart = 32,
+    kind = 64
+  };
   void once(What what, const char* why, size_t bytes) noexcept;
 
  private:

@@ -43,14 +43,14 @@ int open_userfaultfd() noexcept {
   return fd >= 0 ? fd : -error;
 }
 
-bool kernel_counts_changes() noexcept {
+}  // namespace
+
+bool MemoryMonitor::counts_changes() noexcept {
   utsname name{};
   unsigned major = 0, minor = 0;
   return !::uname(&name) && std::sscanf(name.release, "%u.%u", &major, &minor) == 2 &&
          (major > 5 || (major == 5 && minor >= 15));
 }
-
-}  // namespace
 
 util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::EventFd& wake,
                                                                    const char*& why) {
@@ -83,7 +83,7 @@ int MemoryMonitor::open(const char*& why) noexcept {
     why = "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7, arm64: 6.10)";
     return -FI_EOPNOTSUPP;
   }
-  x_counts = kernel_counts_changes();
+  x_counts = counts_changes();
   return x_stop ? 0 : -FI_EMFILE;
 }
 

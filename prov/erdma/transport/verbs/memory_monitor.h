@@ -49,6 +49,10 @@ class MemoryMonitor {
   MemoryMonitor(const MemoryMonitor&) = delete;
   MemoryMonitor& operator=(const MemoryMonitor&) = delete;
 
+  /// The kernel counts changes in progress (5.15). Older kernels only have a flag, and there each
+  /// change counts as one of all memory.
+  static bool counts_changes() noexcept;
+
   /// `range` consists of whole pages. 0; -FI_EBUSY: another userfaultfd watches it; -FI_EOPNOTSUPP:
   /// this memory cannot be watched.
   [[nodiscard]] int watch(const MemoryRange& range) noexcept;
@@ -72,7 +76,6 @@ class MemoryMonitor {
   util::Fd x_uffd;  ///< closed in a forked child, where it would keep the parent's events alive
   util::EventFd x_stop;
   const util::EventFd& x_wake;
-  /// The kernel counts changes in progress (5.15); older kernels only have a flag.
   bool x_counts = true;
   std::mutex x_mutex;  ///< held from reading events until they are in x_pending
   MemoryChanges x_pending;
