@@ -253,4 +253,17 @@ Process this_process() {
   return look_at("/proc/self/", getpid(), cost_left).process;
 }
 
+/// The blocks of endpoints include those of their peers already.
+std::map<std::string, uint64_t> counters_of(const Process& process) {
+  std::map<std::string, uint64_t> sums;
+  if (!process.page.snapshot) return sums;
+  for (const char* const name : {"process", "endpoint"})
+    if (const BlockKind* const kind = process.page.snapshot->kind(name))
+      for (const FieldInfo& field : kind->fields)
+        for (const Block& block : kind->blocks)
+          if (field.meaning == layout::Meaning::counter)
+            sums[field.name] += block.number(field.name).value_or(0);
+  return sums;
+}
+
 }  // namespace fi_erdma

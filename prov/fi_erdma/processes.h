@@ -2,6 +2,8 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,5 +33,8 @@ std::vector<Process> processes(std::span<const pid_t> pids, size_t most_cost = k
 /// The calling process, also if /proc belongs to another PID namespace. It has a fault if it is not
 /// in /proc.
 Process this_process();
+
+/// The counters of a process with all its endpoints, by name. Empty if it has no page.
+std::map<std::string, uint64_t> counters_of(const Process& process);
 
 }  // namespace fi_erdma

@@ -239,13 +239,7 @@ void add_page(Json& json) {
   for (const Block& endpoint : endpoints->blocks)
     for (const char* const name : {"device", "this_host", "other_hosts", "gpu_memory"})
       json[name] = endpoint.text(name);
-  std::map<std::string, uint64_t> sums;
-  for (const BlockKind& kind : self.page.snapshot->kinds)
-    for (const FieldInfo& field : kind.fields)
-      for (const Block& block : kind.blocks)
-        if (field.meaning == layout::Meaning::counter)
-          sums[field.name] += block.number(field.name).value_or(0);
-  json["counters"] = sums;
+  json["counters"] = counters_of(self);
 }
 
 fi_info& base_hints(const Libfabric& libfabric) {

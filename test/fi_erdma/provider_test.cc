@@ -463,6 +463,22 @@ uint64_t moved(const Block& block) {
   return bytes;
 }
 
+// Counters of peers are in the blocks of their endpoints when a page has been read, and in their
+// own.
+TEST(the_counters_of_a_process_have_each_byte_once) {
+  Root root;
+  Port a(root), b(root);
+  exchange(a, b, a.insert(b), 8);
+  {
+    Port closed(root);
+    exchange(closed, b, closed.insert(b), 80);
+  }
+  ck_assert_uint_ge(blocks("peer").size(), 1);
+  const auto counted = fi_erdma::counters_of(fi_erdma::this_process());
+  ck_assert_uint_eq(counted.at("shm_ring_bytes"), 88);
+  ck_assert_uint_eq(fi_erdma::counters_of({getpid(), 'S', {std::nullopt, "", 0}, 0}).size(), 0);
+}
+
 TEST(an_endpoint_for_which_there_was_no_block_counts_for_its_process) {
   constexpr size_t kMost = 256;
   std::vector<std::unique_ptr<EndpointStatistics>> shown;

@@ -69,19 +69,12 @@ Json PathBytes::to_json() const {
   return json;
 }
 
-/// The blocks of endpoints already include the counters of their peers.
 PathBytes bytes_told() {
-  const Process self = this_process();
+  const auto counted = counters_of(this_process());
   PathBytes bytes;
-  if (!self.page.snapshot) return bytes;
-  for (const char* const kind : {"process", "endpoint"})
-    if (const BlockKind* const found = self.page.snapshot->kind(kind))
-      for (const Block& block : found->blocks)
-        for (const Counter& counter : kCounters) {
-          const auto number = block.number(counter.name);
-          bytes.told = bytes.told || number;
-          bytes.*counter.bytes += number.value_or(0);
-        }
+  for (const Counter& counter : kCounters)
+    if (const auto found = counted.find(counter.name); found != counted.end())
+      bytes.told = true, bytes.*counter.bytes = found->second;
   return bytes;
 }
 
