@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 
 #include "fi_erdma/traffic.h"
@@ -66,7 +68,9 @@ void check_all(Report& report, const Request& request) {
     check_bytes(report, offer);
     check_clients(report, request);
   }
-  check_process(report, offer);
+  const char* const shm = getenv("FI_ERDMA_SHM");
+  const bool inside = offer.any && !(shm && !std::strcmp(shm, "off"));
+  check_process(report, offer, inside ? measure_copies() : "");
   check_devices(report, request, offer);
   check_gpu(report, offer);
 }

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "fi_erdma/doctor.h"
 
@@ -133,17 +135,35 @@ std::string cause_of_refusal() {
   return "the kernel, a security module or a user namespace refuses it";
 }
 
-void report_refusal(Report& report, const std::string& trouble) {
+void report_refusal(Report& report, const std::string& trouble, const std::string& cost) {
+  const auto with_cost = [&](std::string remedy) {
+    std::vector<std::string> more = {std::move(remedy)};
+    if (!cost.empty()) more.push_back(cost);
+    return more;
+  };
   if (!trouble_between(Kin::parent).empty())
     return report.slower(
         "W401", "CMA between processes is refused, so long messages are copied twice: " + trouble,
-        {cause_of_refusal()});
-  report.slower("W401",
-                "CMA works from a parent to its child alone, not between ranks, so long messages "
-                "are copied twice: " +
-                    trouble,
-                {policy() == "none" ? "FI_ERDMA_PTRACER=none admits no other process: unset it"
-                                    : "sysctl kernel.yama.ptrace_scope=0 permits it"});
+        with_cost(cause_of_refusal()));
+  report.slower(
+      "W401",
+      "CMA works from a parent to its child alone, not between ranks, so long messages "
+      "are copied twice: " +
+          trouble,
+      with_cost(policy() == "none" ? "FI_ERDMA_PTRACER=none admits no other process: unset it"
+                                   : "sysctl kernel.yama.ptrace_scope=0 permits it"));
+}
+
+/// Where CMA works.
+void report_cost(Report& report, const std::string& cost) {
+  const char* const wanted = getenv("FI_ERDMA_CMA");
+  if (wanted && !std::strcmp(wanted, "off"))
+    report.slower("W405",
+                  "FI_ERDMA_CMA=off: long messages inside this host are copied twice" +
+                      (cost.empty() ? "" : "; " + cost),
+                  {"unset FI_ERDMA_CMA"});
+  else if (!cost.empty())
+    report.ok(cost);
 }
 
 }  // namespace
@@ -155,9 +175,9 @@ std::string sandbox_text() {
          (scope.empty() ? "; there is no ptrace_scope (Yama)" : "; ptrace_scope is " + scope);
 }
 
-void check_cma(Report& report) {
+void check_cma(Report& report, const std::string& cost) {
   const std::string trouble = trouble_between(Kin::sibling);
-  if (!trouble.empty()) return report_refusal(report, trouble);
+  if (!trouble.empty()) return report_refusal(report, trouble, cost);
   const std::string other = trouble_between(Kin::stranger);
   if (other.empty())
     report.ok("CMA both ways between processes, also without a common launcher");
@@ -166,6 +186,7 @@ void check_cma(Report& report) {
         fmt::format("CMA both ways between processes of one launcher; those of others copy: {} "
                     "(FI_ERDMA_PTRACER=any admits them)",
                     other));
+  report_cost(report, cost);
 }
 
 }  // namespace fi_erdma

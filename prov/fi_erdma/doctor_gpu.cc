@@ -7,9 +7,9 @@
 #include "fi_erdma/doctor.h"
 #include "fi_erdma/libfabric.h"
 #include "fi_erdma/pair/exchange.h"
-#include "fi_erdma/paper.h"
 #include "fi_erdma/processes.h"
 #include "fi_erdma/trial.h"
+#include "fi_erdma/two_sides.h"
 #include "fi_erdma/waits.h"
 
 namespace fi_erdma {
@@ -50,35 +50,20 @@ void add_counters(Json& json) {
 
 /// Exchanges messages between two processes, from and to memory of the first GPU.
 Json exchange_of_gpu() {
-  const Paper found;
   pair::Options options;
   options.provider = "erdma";
   options.memory = "cuda";
   options.limit_s = 20;
   options.sizes = {8, 4096, kLong};
-  const auto body = [&](Side side, Channel& channel) {
+  return run_two_sides("messages of a GPU", options, [&](Side side, Channel& channel) {
     Exchange exchange(options, side, channel, FI_TAGGED);
     for (const size_t size : options.sizes)
       exchange.compared(Exchange::Kind::message, size, kRounds);
     Json json = {{"speed", exchange.speed(Exchange::Kind::message, kLong, kTimedRounds)}};
     exchange.barrier();
     add_counters(json);
-    if (side == Side::client) found.write(json.dump());
-    return int(pair::kPassed);
-  };
-  std::string death;
-  const int status = pair::run_alone(
-      [&] {
-        pair::before_end([&](pair::Status, const char* text) {
-          found.write(Json({{"error", text}}).dump(-1, ' ', false, Json::error_handler_t::replace));
-        });
-        return run_sides("messages of a GPU", options, body);
-      },
-      &death);
-  Json json = Json::parse(found.read(), nullptr, false);
-  if (!json.is_object()) json = {{"error", death.empty() ? "it told nothing" : death}};
-  if (status && !json.contains("error")) json["error"] = "a side failed";
-  return json;
+    return json;
+  });
 }
 
 void check_gpu_bytes(Report& report, const std::string& where, Variables variables) {

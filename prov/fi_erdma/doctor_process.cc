@@ -191,11 +191,11 @@ void check_device(Report& report, const std::string& folder, const std::string& 
 
 }  // namespace
 
-void check_process(Report& report, const Offer& offer) {
+void check_process(Report& report, const Offer& offer, const std::string& cost) {
   report.begin("this process");
   report.ok(namespaces_text());
   report.ok(sandbox_text());
-  check_cma(report);
+  check_cma(report, cost);
   const Outcome descriptors = try_apart({}, try_descriptors);
   if (refused(descriptors))
     report.slower("W403",

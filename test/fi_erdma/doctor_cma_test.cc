@@ -15,6 +15,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fi_erdma/doctor.h"
 #include "libcheck.h"
@@ -93,8 +94,8 @@ extern "C" int prctl(int option, ...) noexcept {
 
 namespace {
 
-/// The only finding, under a Yama of scope 1 or without one.
-Finding finding_of_cma(bool yama, const char* policy) {
+/// The findings, under a Yama of scope 1 or without one.
+std::vector<Finding> findings_of_cma(bool yama, const char* policy, const char* cost) {
   if (yama) {
     void* const shared =
         mmap(nullptr, sizeof(Yama), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -103,10 +104,15 @@ Finding finding_of_cma(bool yama, const char* policy) {
   }
   if (policy) setenv("FI_ERDMA_PTRACER", policy, 1);
   Report report([](const Finding&) {});
-  check_cma(report);
+  check_cma(report, cost);
   if (g_yama) munmap(std::exchange(g_yama, nullptr), sizeof(Yama));
-  ck_assert_uint_eq(report.findings().size(), 1);
-  return report.findings().front();
+  return report.findings();
+}
+/// The only finding.
+Finding finding_of_cma(bool yama, const char* policy, const char* cost = "") {
+  const auto findings = findings_of_cma(yama, policy, cost);
+  ck_assert_uint_eq(findings.size(), 1);
+  return findings.front();
 }
 
 constexpr char kWithoutLauncher[] =
@@ -141,6 +147,28 @@ TEST(cma_from_a_parent_to_its_child_alone_does_not_work) {
   ck_assert_uint_eq(finding.more.size(), 1);
   ck_assert_str_eq(finding.more[0].c_str(),
                    "FI_ERDMA_PTRACER=none admits no other process: unset it");
+}
+
+TEST(what_copying_costs_is_told_with_the_trouble_or_by_itself) {
+  const Finding refused = finding_of_cma(true, "none", "copied: 3 GiB/s");
+  ck_assert_uint_eq(refused.more.size(), 2);
+  ck_assert_str_eq(refused.more[1].c_str(), "copied: 3 GiB/s");
+  const auto sound = findings_of_cma(false, nullptr, "copied: 3 of 6 GiB/s");
+  ck_assert_uint_eq(sound.size(), 2);
+  ck_assert_int_eq(int(sound[1].grade), int(Grade::ok));
+  ck_assert_str_eq(sound[1].text.c_str(), "copied: 3 of 6 GiB/s");
+}
+
+TEST(cma_that_is_switched_off_is_slower) {
+  setenv("FI_ERDMA_CMA", "off", 1);
+  const auto findings = findings_of_cma(false, nullptr, "copied: 3 of 6 GiB/s");
+  ck_assert_uint_eq(findings.size(), 2);
+  ck_assert_str_eq(findings[1].code.c_str(), "W405");
+  ck_assert_int_eq(int(findings[1].grade), int(Grade::slower));
+  ck_assert_str_eq(
+      findings[1].text.c_str(),
+      "FI_ERDMA_CMA=off: long messages inside this host are copied twice; copied: 3 of "
+      "6 GiB/s");
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(a_trial_without_a_result_is_a_finding_with_its_fault) {
   signal(SIGCHLD, SIG_IGN);
   check_file_of_device("how it ended can't be known");
   Report report([](const Finding&) {});
-  check_process(report, {});
+  check_process(report, {}, "");
   const std::string text = found(report, "W401").text;
   ck_assert_msg(text.find("how it ended can't be known") != std::string::npos, "%s", text.c_str());
   signal(SIGCHLD, SIG_DFL);

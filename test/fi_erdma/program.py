@@ -956,6 +956,8 @@ class Doctor(unittest.TestCase):
                        "mpich 5.0", "oneccl 2021.14", "shmem 1.5.3"]:
             self.assertIn(f"{client}: fi_getinfo offers shm\n", done.stdout)
         self.assertNotIn("nccl RDMA", done.stdout)  # there is no GPU
+        rates = r"\S+ .iB/s of \S+ .iB/s"
+        self.assertRegex(done.stdout, rf"\n  ok    copied: {rates} for messages and {rates} for RMA of 1 MiB between two processes\n")
 
     def test_what_differs_between_hosts_is_shown(self):
         def document(host, *texts):
@@ -982,7 +984,8 @@ class Doctor(unittest.TestCase):
             self.assertEqual(job(text).returncode, 70)
         self.codes(**WITH_PROVIDER)
         both = json.dumps({"schema": "fi_erdma.doctor/1", "host": "a", "findings": self.findings})
-        self.assertEqual(job(both + both.replace('"a"', '"b"')).stdout,
+        self.assertRegex(both, r"[\d.]+ .iB/s")
+        self.assertEqual(job(both + re.sub(r"[\d.]+ .iB/s", "7.00 MiB/s", both.replace('"a"', '"b"'))).stdout,
                          "2 hosts: no trouble was found, and nothing differs\n")
 
     def test_the_interface_of_a_device_is_named_with_its_mtu(self):
@@ -1134,6 +1137,19 @@ class Doctor(unittest.TestCase):
         self.assertIn("process_vm_readv: Operation not permitted", str(self.findings))
         self.assertIn("a seccomp filter is active", str(self.findings))
         self.assertIn("a seccomp filter may refuse it", str(self.findings))
+
+        def refuse_both():
+            for name in ["process_vm_readv", "process_vm_writev"]:
+                refused(name)()
+        self.assertEqual(self.codes(**WITH_PROVIDER, before=refuse_both), {"W401"})
+        self.assertRegex(str(self.findings), r"copied: [\d.]+ .iB/s for messages and [\d.]+ .iB/s for RMA of 1 MiB between two processes; "
+                         "the speed by CMA could not be measured")
+
+    def test_cma_is_switched_off(self):
+        self.assertEqual(self.codes(**WITH_PROVIDER, FI_ERDMA_CMA="off"), {"W405"})
+        self.assertRegex(str(self.findings), "copied: .* of .* for messages")
+        self.codes(**self.nic, FI_ERDMA_SHM="off", FI_ERDMA_CMA="off")
+        self.assertNotIn("copied: ", str(self.findings))
 
     def test_what_may_refuse_system_calls_is_always_told(self):
         with open("/proc/self/status", encoding="ascii") as file:
