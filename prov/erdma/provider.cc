@@ -5,6 +5,7 @@
 #include "fabric/fabric.h"
 #include "fabric/info.h"
 #include "fabric/info_offer.h"
+#include "fabric/info_refusal.h"
 #include "transport/verbs/fork_safety.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
@@ -12,8 +13,10 @@
 namespace erdma {
 namespace {
 
-/// Nothing outlives the fids that the application closes.
-void cleanup() noexcept {}
+/// Nothing else outlives the fids that the application closes.
+void cleanup() noexcept {
+  fabric::tell_kept_back();
+}
 
 fi_provider g_provider = {
     .version = fabric::kProviderVersion,

@@ -127,8 +127,9 @@ void check_nic_bytes(Report& report, const std::string& device) {
 
 void check_client(Report& report, const Client& client) {
   const std::string name = std::string(client.name) + " " + client.part;
-  const Outcome outcome =
-      try_apart(telling({{"FI_PROVIDER", "erdma"}}), [&] { return ask_as(libfabric(), client); });
+  Variables variables = telling({{"FI_PROVIDER", "erdma"}});
+  variables.emplace_back("FI_ERDMA_LOG", "info");  // then refusals of hints are told at once
+  const Outcome outcome = try_apart(variables, [&] { return ask_as(libfabric(), client); });
   const std::string trouble = trouble_of(outcome);
   if (trouble.empty())
     report.ok(name + ": fi_getinfo offers " + outcome.result.value("device", std::string()) +

@@ -1,17 +1,23 @@
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "fabric/info_offer.h"
 #include "fabric/info_query.h"
+#include "fabric/info_refusal.h"
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
+#include "quiet_fork.h"
 
 using erdma::fabric::InfoPtr;
 using erdma::fabric::kMrBasic;
 using erdma::fabric::kMrScalable;
+using erdma::fabric::tell_kept_back;
 using namespace erdma::test;
 
 namespace {
@@ -116,12 +122,94 @@ TEST(who_asked_for_this_provider_alone_sees_the_attribute_once, std::size(kRefus
   InfoPtr hints = make_hints();
   refusal.ask(*hints);
   InfoPtr info;
-  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
-  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+  for (int i = 0; i < 4; ++i) ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
   const std::string line = error_output.only_write();
   ck_assert_msg(
       contains(line, (std::string("refused: hints ask ") + refusal.attribute + " ").c_str()),
       "%s: %s", refusal.attribute, line.c_str());
+}
+
+/// Asks for too much, in one of three ways.
+void ask_in_vain(int way) {
+  InfoPtr hints = make_hints(), info;
+  if (way == 0) hints->domain_attr->mr_mode = FI_MR_ENDPOINT, hints->caps = FI_RMA;
+  if (way == 1) hints->tx_attr->inject_size = 1 << 20;
+  if (way == 2) hints->ep_attr->type = FI_EP_MSG;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+}
+void ask_with_success(bool with_hints = true, uint64_t flags = 0) {
+  InfoPtr hints = make_hints(), info;
+  ck_assert_int_eq(
+      query(kVersion, with_hints ? hints.get() : nullptr, info, nullptr, nullptr, flags), 0);
+}
+constexpr int kInVain[] = {0, 1, 2};
+
+/// Log lines go to standard error, and no other provider answers.
+struct AskedAlone {
+  AskedAlone() {
+    g_log_level = -1;
+    setenv("FI_PROVIDER", "erdma", 1);
+  }
+  const CapturedStderr error_output;
+};
+
+/// MPICH 5.0.1 does this: it asks for regions that peers address by offsets, twice, and then for
+/// those that are offered.
+TEST(a_client_that_asks_for_less_and_gets_it_sees_no_refusal, std::size(kInVain)) {
+  const AskedAlone alone;
+  ask_with_success(false);
+  ask_in_vain(kInVain[_i]);
+  ask_in_vain(kInVain[_i]);
+  ask_with_success();
+  for (const int way : kInVain) ask_in_vain(way);
+  tell_kept_back();
+  check_text(alone.error_output.only_write(), "");
+}
+
+TEST(a_client_that_gets_nothing_sees_the_refusal_when_it_ends, 3) {
+  const AskedAlone alone;
+  ask_in_vain(0);
+  // An answer without hints, or to a layer of libfabric, is no use of the provider.
+  if (_i == 1) ask_with_success(false);
+  if (_i == 2) ask_with_success(true, 1ull << 59);
+  ask_in_vain(0);
+  check_text(alone.error_output.only_write(), "");
+  tell_kept_back();
+  ck_assert(contains(alone.error_output.only_write(), "refused: hints ask domain_attr->mr_mode "));
+  tell_kept_back();
+  check_text(alone.error_output.only_write(), "");
+}
+
+TEST(a_second_reason_is_told_at_once_with_the_first) {
+  const AskedAlone alone;
+  ask_in_vain(0);
+  ask_in_vain(2);
+  const std::vector<std::string> lines = alone.error_output.writes();
+  ck_assert_uint_eq(lines.size(), 2);
+  ck_assert(contains(lines[0], "refused: hints ask domain_attr->mr_mode "));
+  ck_assert(contains(lines[1], "refused: hints ask ep_attr->type "));
+  tell_kept_back();
+  check_text(alone.error_output.only_write(), "");
+}
+
+TEST(a_forked_child_does_not_tell_what_its_parent_was_refused) {
+  const AskedAlone alone;
+  ask_in_vain(0);
+  const pid_t child = quiet_fork();
+  if (child == 0) {
+    tell_kept_back();
+    _exit(0);
+  }
+  int status = 0;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  check_text(alone.error_output.only_write(), "");
+}
+
+TEST(who_wants_to_see_everything_sees_refusals_at_once) {
+  const AskedAlone alone;
+  erdma::util::set_notice_level(erdma::util::NoticeLevel::info);
+  ask_in_vain(0);
+  ck_assert(contains(alone.error_output.only_write(), "refused: hints ask domain_attr->mr_mode "));
 }
 
 /// Open MPI 5 asks for FI_HMEM on every host, and then again without it.

@@ -187,8 +187,10 @@ int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
   InfoAddresses asked;
   if (int rc = resolve_addresses(query.node, query.service, query.flags, query.hints, asked))
     return rc;
-  return nic ? answer_nics(query, host, asked, reports, result)
-             : answer_single_host(query, host, asked, result);
+  const int rc = nic ? answer_nics(query, host, asked, reports, result)
+                     : answer_single_host(query, host, asked, result);
+  if (!rc && query.hints) call.offers();
+  return rc;
 }
 
 int getinfo(uint32_t version, const char* node, const char* service, uint64_t flags,

@@ -16,7 +16,10 @@ constexpr uint32_t kMrModeBits = FI_VERSION(1, 5);  ///< API since which mr_mode
 constexpr uint32_t kSockaddrIp = 17;                ///< FI_SOCKADDR_IP of 2.x headers
 
 int refuse(const char* attribute, const std::string& asked, const std::string& offered) {
-  ERDMA_REFUSE("hints ask %s %s, offered is %s", attribute, asked.c_str(), offered.c_str());
+  const std::string reason =
+      std::string("hints ask ") + attribute + " " + asked + ", offered is " + offered;
+  if (!keep_back(reason))
+    ERDMA_REFUSE("hints ask %s %s, offered is %s", attribute, asked.c_str(), offered.c_str());
   return -FI_ENODATA;
 }
 

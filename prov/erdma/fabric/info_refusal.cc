@@ -1,8 +1,10 @@
 #include "fabric/info_refusal.h"
 
 #include <strings.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <string_view>
 
 #include "fabric/info_offer.h"
@@ -13,7 +15,28 @@ namespace {
 /// Flags that only libfabric's own layers set (OFI_CORE_PROV_ONLY, OFI_GETINFO_INTERNAL).
 constexpr uint64_t kLayerFlags = 1ull << 59 | 1ull << 58;
 
+constexpr unsigned kMostRefusals = 3;  ///< so often the same reason occurs before it is told
+
 thread_local bool t_layer_asks = false;
+
+/// A reason that is kept back. It has no destructor, since libfabric's end comes after those of
+/// C++ objects.
+struct KeptBack {
+  std::mutex mutex;
+  bool offered = false;  ///< the provider offered something to hints
+  pid_t process = 0;     ///< a forked child tells nothing of its parent
+  unsigned times = 0;
+  char reason[512] = "";
+};
+constinit KeptBack g_kept;
+constexpr size_t kMostBytes = sizeof(g_kept.reason) - 1;
+
+/// Tells the reason that is kept back, if there is one. The caller holds the mutex.
+void tell_kept() noexcept {
+  if (g_kept.times > 0 && g_kept.process == getpid())
+    util::tell(util::Cause::no_data, "refused: %s", g_kept.reason);
+  g_kept.times = 0;
+}
 
 bool is_provider_name(std::string_view token) noexcept {
   constexpr size_t kLength = sizeof(kProviderName) - 1;
@@ -51,6 +74,36 @@ GetinfoCall::GetinfoCall(uint64_t flags) noexcept {
 }
 GetinfoCall::~GetinfoCall() {
   t_layer_asks = false;
+}
+
+void GetinfoCall::offers() const noexcept {
+  if (t_layer_asks) return;
+  const std::lock_guard guard(g_kept.mutex);
+  g_kept.offered = true;
+  g_kept.times = 0;
+}
+
+bool keep_back(const std::string& reason) noexcept {
+  if (!refusal_matters() || util::notice_level() == util::NoticeLevel::info ||
+      util::log_takes(FI_LOG_WARN, FI_LOG_CORE))
+    return false;
+  const std::lock_guard guard(g_kept.mutex);
+  if (g_kept.offered) return true;
+  if (g_kept.process != getpid()) g_kept.times = 0;
+  g_kept.process = getpid();
+  const bool other = g_kept.times > 0 && reason.compare(0, kMostBytes, g_kept.reason) != 0;
+  if (other || g_kept.times + 1 == kMostRefusals) {
+    tell_kept();
+    return false;
+  }
+  g_kept.reason[reason.copy(g_kept.reason, kMostBytes)] = '\0';
+  ++g_kept.times;
+  return true;
+}
+
+void tell_kept_back() noexcept {
+  const std::lock_guard guard(g_kept.mutex);
+  tell_kept();
 }
 
 bool refusal_matters() noexcept {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "util/log.h"
 
@@ -27,10 +28,22 @@ class GetinfoCall {
   ~GetinfoCall();
   GetinfoCall(const GetinfoCall&) = delete;
   GetinfoCall& operator=(const GetinfoCall&) = delete;
+  /// To be called if the provider offers something to hints. From then on no refusal of hints is
+  /// told: the process uses the provider.
+  void offers() const noexcept;
 };
 
 /// True if no other provider will answer the application, so that the user must see the refusal.
 bool refusal_matters() noexcept;
+
+/// Clients ask for much first, and for less if they are refused. So the reason why hints are
+/// refused is kept back, if it would go to standard error: it is told with a second reason or the
+/// third time that it occurs, or when the process ends, and never if the provider offers something
+/// before. Returns false if the reason is to be told now. With FI_ERDMA_LOG=info nothing is kept
+/// back.
+bool keep_back(const std::string& reason) noexcept;
+/// Tells what was kept back. libfabric calls this (cleanup) when it ends.
+void tell_kept_back() noexcept;
 
 }  // namespace erdma::fabric
 
