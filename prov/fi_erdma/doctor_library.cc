@@ -100,6 +100,18 @@ void check_fork(Report& report, const std::string& where, const Outcome& outcome
                           outcome));
 }
 
+/// Reports whether the NIC notices that memory which it may have registered is another one now.
+void check_renewed_memory(Report& report, const std::string& device, const Outcome& outcome) {
+  const std::string trouble = text_of(outcome.result.value("renewed", Json::object()), "error");
+  if (trouble.empty())
+    return report.ok(device +
+                     ": fresh bytes arrive from memory that is used again, and from other "
+                     "memory at its address");
+  report.broken("E218",
+                device + ": messages from memory that was mapped anew are wrong: " + trouble,
+                with_said({"FI_ERDMA_MR_CACHE=off keeps nothing registered"}, outcome));
+}
+
 void check_host_bytes(Report& report) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", "shm"}, {"FI_ERDMA_SHM", ""}}),
@@ -122,6 +134,7 @@ void check_nic_bytes(Report& report, const std::string& device) {
   if (!trouble.empty())
     return report.broken("E202", device + ": messages fail: " + trouble, outcome.said);
   check_nic_way(report, device, outcome);
+  check_renewed_memory(report, device, outcome);
   check_fork(report, device, outcome);
 }
 

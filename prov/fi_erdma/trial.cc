@@ -1,6 +1,7 @@
 #include "fi_erdma/trial.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -135,6 +136,29 @@ class Helper {
   pid_t x_pid = -1;
 };
 
+/// Anonymous memory, as allocators take it from the kernel and give it back.
+class Mapping {
+ public:
+  explicit Mapping(size_t size) : x_base(map(nullptr, size, 0)), x_size(size) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { munmap(x_base, x_size); }
+  /// Replaces the memory by other memory at the same address. No other thread can take the address
+  /// in between.
+  void renew() const { (void)map(x_base, x_size, MAP_FIXED); }
+  char* data() const { return static_cast<char*>(x_base); }
+
+ private:
+  static void* map(void* at, size_t size, int flags) {
+    void* const base =
+        mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    if (base == MAP_FAILED) throw Failed{-errno};
+    return base;
+  }
+  void* const x_base;
+  const size_t x_size;
+};
+
 /// Both ports, and the bytes that they exchange.
 class Pair {
  public:
@@ -147,15 +171,14 @@ class Pair {
     exchange_once(size);
     compare();
   }
-  /// The buffers of both ports are large enough for it.
-  void exchange_once(size_t size) {
+  void exchange_once(size_t size) { exchange_once(x_here.data(), size); }
+  /// The buffer of the receiving port is large enough for it.
+  void exchange_once(const char* from, size_t size) {
     begin();
     again([&] {
       return fi_recv(x_to.ep.get(), x_there.data(), size, nullptr, FI_ADDR_UNSPEC, &x_contexts[0]);
     });
-    again([&] {
-      return fi_send(x_from.ep.get(), x_here.data(), size, nullptr, x_address, &x_contexts[1]);
-    });
+    again([&] { return fi_send(x_from.ep.get(), from, size, nullptr, x_address, &x_contexts[1]); });
     wait(2);
   }
   /// Bytes per second of long messages, sent one after the other.
@@ -173,6 +196,19 @@ class Pair {
     message(size);
     child.write_memory();
     message(size);
+  }
+  /// Sends other bytes each time: from new memory, from the same memory, which may have stayed
+  /// registered, and from other memory at its address. A NIC that knows the old memory only would
+  /// send what that held.
+  void messages_of_renewed_memory(size_t size) {
+    const Mapping memory(size);
+    for (const bool renewed : {false, false, true, false}) {
+      if (renewed) memory.renew();
+      fill(size);
+      std::memcpy(memory.data(), x_here.data(), size);
+      exchange_once(memory.data(), size);
+      compare();
+    }
   }
   void read(fid_domain* domain, const fi_info& info, size_t size) {
     fill(size);
@@ -196,7 +232,8 @@ class Pair {
   void fill(size_t size) {
     x_here.resize(size);
     x_there.assign(size, 0);
-    for (size_t i = 0; i < size; ++i) x_here[i] = char(i * 31 + i / 251 + size);
+    ++x_filled;
+    for (size_t i = 0; i < size; ++i) x_here[i] = char(i * 31 + i / 251 + size + x_filled);
   }
   void begin() { x_end = std::clock() + kLongest; }
   unsigned poll() {
@@ -223,11 +260,11 @@ class Pair {
   Port x_from, x_to;
   fi_addr_t x_address;
   unsigned x_done = 0;
+  unsigned x_filled = 0;  ///< how often; no message has the bytes of the one before
   clock_t x_end = 0;
 };
 
-/// The sum of the counters of all blocks of this process, and the paths of its first endpoint; or
-/// why these are not known.
+/// The counters of this process, and the paths of its last endpoint; or why these are not known.
 void add_page(Json& json) {
   const Process self = this_process();
   const BlockKind* const endpoints =
@@ -267,9 +304,10 @@ double copy_speed() {
 }
 
 /// Returns {"error"?}.
-Json exchange_after_fork(const Libfabric& libfabric, Pair& pair) {
+template <typename Work>
+Json outcome_of(const Libfabric& libfabric, const Work& work) {
   try {
-    pair.message_after_fork(kLong);
+    work();
     return Json::object();
   } catch (const Failed& failed) {
     return {{"error", libfabric.error_text(failed.status)}};
@@ -294,8 +332,10 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   json["step"] = "read 1048576 bytes from registered memory";
   pair.read(domain.get(), *info, kLong);
   add_page(json);
+  json["step"] = "map memory anew";
+  json["renewed"] = outcome_of(libfabric, [&] { pair.messages_of_renewed_memory(kLong); });
   json["step"] = "fork";
-  json["fork"] = exchange_after_fork(libfabric, pair);
+  json["fork"] = outcome_of(libfabric, [&] { pair.message_after_fork(kLong); });
 }
 
 /// Makes the calls of a client until one is answered. Returns 0 and the answer in `list`, or the

@@ -10,10 +10,11 @@
 namespace fi_erdma {
 
 /// Exchanges bytes between two endpoints of this process on the first domain that erdma offers, and
-/// compares them: messages of 8 bytes to 1 MiB, an RMA read, and messages after a fork. Returns
-/// {"step", "error"?, "speed", "copy_speed", "interface"?, "mtu"?, "device", "this_host",
-/// "other_hosts", "gpu_memory", "counters", "fork": {"error"?}}. `step` is the last one that was
-/// begun; the counters are those of the page before the fork.
+/// compares them: messages of 8 bytes to 1 MiB, an RMA read, and messages after other memory was
+/// mapped at the address of memory that was sent, and after a fork. Returns {"step", "error"?,
+/// "speed", "copy_speed", "interface"?, "mtu"?, "device", "this_host", "other_hosts", "gpu_memory",
+/// "counters", "renewed": {"error"?}, "fork": {"error"?}}. `step` is the last one that was begun;
+/// the counters are those of the page before the last two steps.
 Json exchange_bytes(const Libfabric& libfabric);
 
 /// Calls fi_getinfo as a client does. Returns {"error", "too_old"}, or {"device", "gpu"}: whether

@@ -1079,6 +1079,17 @@ class Doctor(unittest.TestCase):
         self.assertRegex(finding["text"], "^erdma_0: messages fail after a fork: ")
         self.assertIn("FI_ERDMA_FORK=unsafe is for processes that never fork: unset it", finding["more"])
 
+    def test_a_nic_that_knows_old_memory_only(self):
+        if not os.access("/dev/userfaultfd", os.R_OK | os.W_OK) and "W404" in self.codes(**self.nic):
+            self.skipTest("no memory stays registered without userfaultfd")
+        sound = "erdma_0: fresh bytes arrive from memory that is used again, and from other memory at its address"
+        stale = os.path.join(os.path.abspath(BUILD), "test/fi_erdma/.libs/libstalenic.so")
+        self.assertIn("E218", self.codes(**{**self.nic, "LD_PRELOAD": f"{stale}:{self.nic['LD_PRELOAD']}"}))
+        self.assertIn("erdma_0: messages from memory that was mapped anew are wrong: Input/output error",
+                      [f["text"] for f in self.findings if f["code"] == "E218"])
+        self.assertNotIn("E218", self.codes(**self.nic))
+        self.assertIn(sound, [f["text"] for f in self.findings])
+
     def test_a_nic_that_refuses_requests(self):
         self.assertIn("E202", self.codes(**self.nic, SOFTERDMA_FAULT="wr n=1 times=1000000 status=rem_access"))
 
