@@ -772,6 +772,23 @@ class Pair(unittest.TestCase):
         text = run("bench", "-S", "1M", **WITH_PROVIDER).stdout
         self.assertRegex(text, r"1\.00 MiB +\d\S* \w*iB/s\n")
 
+    def test_the_screens_of_the_documents_have_the_columns_of_today(self):
+        """docs/capture-screens renews them."""
+        with open(os.path.join(SOURCE, "docs/statistics.md"), encoding="utf-8") as file:
+            page = file.read()
+        screens = dict(re.findall(r"<!-- screen: ([^>]+) -->\n```\n(.*?)^```$", page, flags=re.S | re.M))
+        self.assertEqual(set(screens), {"stat -l", "info", "hang", "bench"})
+        with Shown() as shown:
+            shown.transfer(8, 1)
+            texts = {"stat -l": run("stat", "-i", "0.1", shown.pid).stdout, "info": run("info", shown.pid).stdout,
+                     "bench": run("bench", "-S", "8", **WITH_PROVIDER).stdout}
+        for name, text in texts.items():
+            # Words in capitals are names of columns and of settings.
+            head = re.compile(r"(?m)^ +(?=PID|PATH|SIZE|FI_ERDMA_\w+ )([A-Z_/ ]+)(?:$|(?<= )[^A-Z])")
+            todays, shown = ({" ".join(line.split()) for line in head.findall(all)} for all in (text, screens[name]))
+            self.assertEqual(todays - shown, set(), name)
+            self.assertTrue(todays, name)
+
     def test_bench_fails_where_bytes_go_another_way_or_are_wrong(self):
         document = self.document(run("bench", "-j", "-S", "8", "--expect", "nic", **WITH_PROVIDER), "bench", 2)
         self.assertIn("nic carried 0 of", document["fault"])
