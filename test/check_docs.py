@@ -211,6 +211,7 @@ def check_names():
 
 
 def check_manifests():
+    """test/check_manifests.sh compares their fields with schemas."""
     try:
         import yaml
     except ImportError:
