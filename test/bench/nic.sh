@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/bench/nic.sh [--quick] [--rounds N] [--realtime]: measures the NIC transport on the simulated NIC
+# test/bench/nic.sh [--quick] [--rounds N] [--realtime] [--limits]: measures the NIC transport on the simulated NIC
 # (test/softerdma) and a bare verbs loop on the same NIC (raw_verbs), in turn, round
 # after round. Prints a table; writes bench-nic.txt and the samples to $top_builddir. Has the options of run.sh.
+# --limits: measures instead what zero copy loses on hosts without copy-on-fork, without userfaultfd, and without both; each
+# must reach 0.95 of the speed with both.
 # BENCH_RXM=1 also measures libfabric's verbs;ofi_rxm.
 set -u -o pipefail
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
@@ -14,13 +16,14 @@ here=$top/test/bench clients=$top/test/clients
 # shellcheck source=test/bench/build.sh
 . "$here/build.sh"
 
-rounds=5 realtime=${BENCH_REALTIME:-} scale=1
+rounds=5 realtime=${BENCH_REALTIME:-} scale=1 limits=''
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) rounds=3 scale=4 ;;
     --rounds) rounds=${2:?} && shift ;;
     --realtime) realtime=1 ;;
-    *) die 'usage: nic.sh [--quick] [--rounds N] [--realtime]' ;;
+    --limits) limits=1 ;;
+    *) die 'usage: nic.sh [--quick] [--rounds N] [--realtime] [--limits]' ;;
   esac
   shift
 done
@@ -37,6 +40,7 @@ rt=()
 build_programs() {
   [ -f "$softerdma" ] || make -C "$build" libsofterdma.la || return 1
   compile_pair_bench &&
+    { [ -z "$limits" ] || "${CC:-cc}" -O2 "$clients/refuse_cma.c" -o "$bin/refuse_cma"; } &&
     compile raw_verbs "$here/raw_verbs.cc" -lrdmacm -libverbs &&
     compile fi_many "$clients/fi_many.cc"
 }
@@ -75,6 +79,34 @@ trap 'rm -rf "$SOFTERDMA_DIR"' EXIT
 address=$(LD_PRELOAD=$softerdma fi_info -p erdma -v 2>>"$log" |
   sed -nE 's,.*src_addr: fi_sockaddr_in://([0-9.]+):.*,\1,p' | head -n 1)
 [ -n "$address" ] || { tail -n 5 "$log" >&2; die 'the provider does not see the simulated adapter'; }
+# without_userfaultfd COMMAND...: runs the command like a container with the usual profile.
+# shellcheck disable=SC2016
+without_userfaultfd() {
+  local hidden=()
+  [ ! -r /dev/userfaultfd ] || hidden=(unshare -m sh -c 'mount --bind /dev/null /dev/userfaultfd && exec "$@"' sh)
+  "${hidden[@]}" "$bin/refuse_cma" --calls userfaultfd --errno EPERM "$@"
+}
+# both_ways LIMITS COMMAND...: measures messages and writes.
+both_ways() {
+  measure "$1" "${@:2}" "${rt[@]}" "$bin/fi_pair_bench" nic
+  measure "$1" "${@:2}" "${rt[@]}" "$bin/fi_pair_bench" one-sided
+}
+if [ -n "$limits" ]; then
+  export -f without_userfaultfd
+  export bin
+  # timeout cannot run a function.
+  # shellcheck disable=SC2016
+  refused=(bash -c 'without_userfaultfd "$@"' sh)
+  for ((round = 1; round <= rounds; ++round)); do
+    say "round $round of $rounds" >&2
+    both_ways both
+    both_ways 'no copy-on-fork' env SOFTERDMA_COPY_ON_FORK=0
+    both_ways 'no userfaultfd' "${refused[@]}"
+    both_ways neither env SOFTERDMA_COPY_ON_FORK=0 "${refused[@]}"
+  done
+  python3 "$here/table_limits.py" "$samples"
+  exit
+fi
 # verbs;ofi_rxm needs features that an eRDMA NIC lacks: a loopback address, and a passive side that
 # may send first. It must also be told to use one segment for each receive.
 rxm=('FI_PROVIDER=verbs;ofi_rxm' SOFTERDMA_LOOPBACK=1 SOFTERDMA_PASSIVE_FIRST=1 FI_VERBS_RX_IOV_LIMIT=1)

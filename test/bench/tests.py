@@ -13,6 +13,7 @@ import charts
 import figures
 import history
 import table
+import table_limits
 import table_nic
 
 
@@ -170,6 +171,16 @@ class Adapter(unittest.TestCase):
         self.assertIs(self.met(1.2, 1.0, "us", ("<=", 1.1)), False)
         self.assertIs(self.met(0.9, 1.0, "M/s", (">=", 0.9)), True)
         self.assertIs(self.met(0.8, 1.0, "M/s", (">=", 0.9)), False)
+
+
+class Limits(unittest.TestCase):
+    def test_each_limit_is_compared_within_its_rounds(self):
+        samples = samples_of(*(sample(turn, "both", "write_bandwidth", value) for turn, value in ((1, 10), (2, 20), (3, 10))),
+                             *(sample(turn, "neither", "write_bandwidth", value) for turn, value in ((1, 9), (2, 19.2))))
+        self.assertAlmostEqual(table_limits.ratio(samples, "neither", "write_bandwidth"), 0.93)
+        lines = dict(table_limits.lines(samples))
+        self.assertIs(lines["1 MiB fi_write, neither: 0.930 of the speed with both (bar 0.95)"], False)
+        self.assertIs(lines["1 MiB messages, neither: not measured"], False)
 
 
 class Report(unittest.TestCase):

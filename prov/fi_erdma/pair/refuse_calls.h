@@ -22,19 +22,22 @@
 /* A system call number that does not exist, for a call that stays allowed. */
 #define REFUSE_NO_CALL 0x7fffffffU
 
-/* calls: contains "readv", "writev" or both. error: the errno that a refused call gets. -1 and
- * errno if the kernel has no seccomp filters. */
+/* calls: contains "readv", "writev" or "userfaultfd" (which tests use), or several. error: the
+ * errno that a refused call gets. -1 and errno if the kernel has no seccomp filters. */
 static inline int refuse_calls(const char* calls, unsigned error) {
   const unsigned read_call =
       strstr(calls, "readv") ? (unsigned)SYS_process_vm_readv : REFUSE_NO_CALL;
   const unsigned write_call =
       strstr(calls, "writev") ? (unsigned)SYS_process_vm_writev : REFUSE_NO_CALL;
+  const unsigned watch_call =
+      strstr(calls, "userfaultfd") ? (unsigned)SYS_userfaultfd : REFUSE_NO_CALL;
   struct sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, REFUSE_NATIVE_ARCH, 0, 4),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, REFUSE_NATIVE_ARCH, 0, 5),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, read_call, 1, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, write_call, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, read_call, 2, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, write_call, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, watch_call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
