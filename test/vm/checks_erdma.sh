@@ -195,6 +195,11 @@ nobody_there() {
 }
 
 few_orders() { across fi_order --messages 300 --batches 2; }
+# suite: what must pass with each setting of the model.
+suite() {
+  (ping_pair A B 10.10.0.1 -m tagged -I 2 -S all) && (mpi_hosts 4 datatypes broadcast reductions) && few_orders &&
+    across fi_kill_stress --rounds 2 --limit-ms 60000
+}
 
 # killed_for SECONDS: kills processes for this time.
 killed_for() {

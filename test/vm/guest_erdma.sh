@@ -82,18 +82,14 @@ more_of_the_provider() {
     truncation $collectives
   check 'erdma: the link takes packets along as it goes' 240 link_loses_packets
   check 'erdma: processes killed for 10 minutes' 780 killed_for 600
+  # Of the settings only loss is missing, with which transfers fail: see link_loses_packets.
   local setting
   for setting in flush=0 flush=1 rnr=1 rnr=2 denied=1 late=3 delay_us=200 command_us=2000 aeq=0 strict_arm=1 max_mr=48; do
-    check "erdma: processes killed with $setting" 240 \
-      with_setting "$setting" across fi_kill_stress --rounds 4 --limit-ms 60000
+    check "erdma: the suite with $setting" 600 with_setting "$setting" suite
   done
-  check 'erdma: mixed orders and sizes with strict_arm=1' 200 with_setting strict_arm=1 few_orders
-  check 'erdma: mixed orders and sizes with max_mr=48' 200 with_setting max_mr=48 few_orders
   check 'erdma: mixed orders and sizes with vectors=4' 200 with_limit vectors=4 spread_over 2 few_orders
   for setting in vectors=2 qblocks=2 log_largest_mr=25 log_most_receives=8 log_most_cqes=12 groups=24; do
-    check "erdma: mixed orders and sizes with $setting" 200 with_limit "$setting" few_orders
-    check "erdma: processes killed with $setting" 240 \
-      with_limit "$setting" across fi_kill_stress --rounds 2 --limit-ms 60000
+    check "erdma: the suite with $setting" 600 with_limit "$setting" suite
   done
 }
 
