@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "fi_erdma/snapshot.h"
 
 namespace fi_erdma {
+
+/// Bytes that were copied from and to a peer because the kernel refuses CMA.
+uint64_t refused_bytes(const Block& peer);
 
 /// One line for each slower path of an endpoint: the bytes that were copied because the kernel
 /// refuses CMA, because the NIC could not access the memory, or to stage GPU memory. Each line has

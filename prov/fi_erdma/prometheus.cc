@@ -10,7 +10,9 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <utility>
 
+#include "fi_erdma/costs.h"
 #include "fi_erdma/gaps.h"
 #include "fi_erdma/traffic.h"
 
@@ -105,6 +107,32 @@ constexpr Path kEvents[] = {
      "Attempts to send a packet that found no credit of the peer, or no room or memory here."},
     {"", "gpu_flushes", "", "Messages that a NIC had to flush to a GPU."},
 };
+
+/// Bytes that processes copied, by the code of the reason.
+std::string copies_by_reason(const Look& look) {
+  constexpr std::pair<const char*, const char*> kCounters[] = {
+      {"W401", "shm_refused_bytes"},        {"W203", "nic_refused_always_bytes"},
+      {"W203", "nic_refused_memory_bytes"}, {"W402", "nic_refused_room_bytes"},
+      {"W404", "nic_refused_short_bytes"},  {"W602", "gpu_staged_bytes"}};
+  std::string text = head("erdma_copied_bytes_total", "counter",
+                          "Payload that was copied, by the code of the reason, which is a heading "
+                          "of docs/troubleshooting.md.");
+  for_each_page(look, [&](const Process& process) {
+    const auto counted = counters_of(process);
+    std::map<std::string, uint64_t> reasons;
+    for (const auto& [code, name] : kCounters)
+      if (const auto found = counted.find(name); found != counted.end())
+        reasons[code] += found->second;
+    // The process counts those of its closed endpoints itself.
+    if (const auto closed = reasons.find("W401"); closed != reasons.end())
+      for (const Block& peer : blocks_of(*process.page.snapshot, "peer"))
+        closed->second += refused_bytes(peer);
+    for (const auto& [code, bytes] : reasons)
+      text += fmt::format("erdma_copied_bytes_total{{{},reason=\"{}\"}} {}\n", labels_of(process),
+                          code, bytes);
+  });
+  return text;
+}
 
 /// The operations that wait in one endpoint.
 class Waiting {
@@ -234,6 +262,7 @@ std::string prometheus_text(const AskedLook& asked) {
   for (const Path& path : paths())
     if (path.part) text += counter_text(asked.look, path);
   for (const Path& event : kEvents) text += counter_text(asked.look, event);
+  text += copies_by_reason(asked.look);
   return text + hidden_text(asked.look) + waiting_text(asked);
 }
 

@@ -54,6 +54,22 @@ TEST(bytes_that_the_nic_copied_are_told_with_the_reason_where_it_is_known) {
          {"2.00 KiB copied for the NIC [W203]; FI_ERDMA_LOG=info tells why"});
 }
 
+TEST(bytes_that_were_not_registered_are_told_by_reason) {
+  Block one = endpoint("RDMA, zero copy from 256 KiB on [W203] (no userfaultfd)", 4096, "", 0);
+  one.numbers["nic_refused_short_bytes"] = 3072;
+  one.numbers["nic_refused_room_bytes"] = 1024;
+  expect(one, {},
+         {"4.00 KiB copied for the NIC here; not registered: 3.00 KiB as shorter than 256 KiB "
+          "without userfaultfd [W404], 1.00 KiB as the limit of locked memory, or of the NIC, is "
+          "reached [W402]"});
+  // The peer sent the bytes.
+  Block other = endpoint("RDMA, zero copy", 0, "", 0);
+  other.numbers["nic_refused_memory_bytes"] = 1024;
+  expect(other, {},
+         {"0 B copied for the NIC here; not registered: 1.00 KiB as this memory cannot be "
+          "registered [W203]"});
+}
+
 TEST(staged_bytes_are_told_with_the_reason_where_it_is_known) {
   expect(endpoint("", 0, "staged [W602] (no dmabuf)", 1024), {},
          {"1.00 KiB of GPU memory copied through host memory: staged [W602] (no dmabuf)"});

@@ -376,6 +376,27 @@ class Program(unittest.TestCase):
             for row in rows:
                 self.assertRegex(row, r'^(# (HELP|TYPE) |\w+\{(\w+="([^"\\]|\\.)*",?)+\} \d+(\.\d+)?$)')
 
+    def test_prometheus_gets_copied_bytes_by_the_code_of_the_reason(self):
+        def copied(size, before=None, **environment):
+            with Shown(before=before, **environment) as shown:
+                shown.transfer(size, 8)
+                text = run("stat", "--prometheus", shown.pid).stdout
+            found = re.findall(r'(?m)^erdma_copied_bytes_total\{.*,reason="(W\d+)"\} (\d+)$', text)
+            self.assertEqual(len(found), 5)
+            return {reason: int(count) for reason, count in found if count != "0"}
+
+        mib = 1024 * KIB
+        self.assertEqual(copied(mib), {})
+        # Two endpoints of one process, one of which counts what it sends, and one what it receives.
+        self.assertEqual(copied(mib, before=lambda: (refused("process_vm_readv")(), refused("process_vm_writev")())),
+                         {"W401": 2 * 8 * mib})
+        with nic_only() as nic:
+            self.assertEqual(copied(mib, **nic), {})
+            # One endpoint asks for memory that the other could not register.
+            self.assertEqual(copied(mib, **nic, FI_ERDMA_MR_CACHE="off"), {"W203": 8 * mib})
+            if not os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+                self.assertEqual(copied(200 * KIB, **nic, before=refused("userfaultfd")), {"W404": 8 * 200 * KIB})
+
     def test_live_ends_with_what_the_kernel_counted_of_devices(self):
         with tempfile.TemporaryDirectory() as folder:
             def count(path, number):

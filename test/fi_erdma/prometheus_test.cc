@@ -150,4 +150,30 @@ TEST(events_are_counters_of_the_process) {
   ck_assert(text.find("\nerdma_nic_connects_total{") == std::string::npos);
 }
 
+using fi_erdma::FieldInfo;
+constexpr auto kNumber = fi_erdma::layout::Type::number;
+constexpr auto kCounter = fi_erdma::layout::Meaning::counter;
+
+TEST(copied_bytes_are_counters_by_the_code_of_their_reason) {
+  Block one = endpoint();
+  one.numbers["nic_refused_room_bytes"] = 5;
+  one.numbers["nic_refused_always_bytes"] = 20;
+  one.numbers["nic_refused_memory_bytes"] = 3;
+  // The second peer is reached by CMA, and had a few bytes copied all the same.
+  AskedLook asked = look_at(one, {peer({{"shm_cma_refusals", 1}, {"shm_copied_in_bytes", 40}}),
+                                  peer({{"shm_copied_out_bytes", 7}})});
+  auto& kinds = asked.look.processes[0].page.snapshot->kinds;
+  kinds[0].blocks[0].numbers["shm_refused_bytes"] = 2;
+  kinds[0].fields = {FieldInfo{"shm_refused_bytes", "bytes", kNumber, kCounter, 0, 8}};
+  for (const char* const name :
+       {"nic_refused_room_bytes", "nic_refused_always_bytes", "nic_refused_memory_bytes"})
+    kinds[1].fields.push_back(FieldInfo{name, "bytes", kNumber, kCounter, 0, 8});
+  const std::string text = prometheus_text(asked);
+  ck_assert(text.find("\n# TYPE erdma_copied_bytes_total counter\n"
+                      "erdma_copied_bytes_total{pid=\"7\",reason=\"W203\"} 23\n"
+                      "erdma_copied_bytes_total{pid=\"7\",reason=\"W401\"} 42\n"
+                      "erdma_copied_bytes_total{pid=\"7\",reason=\"W402\"} 5\n#") !=
+            std::string::npos);
+}
+
 }  // namespace

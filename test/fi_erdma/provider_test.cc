@@ -394,17 +394,36 @@ TEST(each_counter_is_shown_under_its_name) {
   auto& shm = statistics.shm_counters();
   auto& nic = statistics.nic_counters();
   shm = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
-  nic = {11, 12, 13, 14, 15, 16, 17, 18};
-  statistics.gpu_counters() = {19, 20, 21, 22};
+  nic = {11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22};
+  statistics.gpu_counters() = {23, 24, 25, 26};
   const Block endpoint = block("endpoint", 0);
   uint64_t expected = 0;
-  for (const char* const name :
-       {"shm_ring_bytes",       "shm_cma_read_bytes", "shm_cma_write_bytes", "shm_copied_in_bytes",
-        "shm_copied_out_bytes", "shm_cma_refusals",   "shm_byte_ring_bytes", "shm_region_bytes",
-        "shm_connects",         "shm_waits",          "nic_packet_bytes",    "nic_read_bytes",
-        "nic_write_bytes",      "nic_copied_bytes",   "nic_connects",        "nic_reclaimed",
-        "nic_fetched_bytes",    "nic_waits",          "gpu_direct_bytes",    "gpu_staged_bytes",
-        "gpu_ipc_bytes",        "gpu_flushes"})
+  for (const char* const name : {"shm_ring_bytes",
+                                 "shm_cma_read_bytes",
+                                 "shm_cma_write_bytes",
+                                 "shm_copied_in_bytes",
+                                 "shm_copied_out_bytes",
+                                 "shm_cma_refusals",
+                                 "shm_byte_ring_bytes",
+                                 "shm_region_bytes",
+                                 "shm_connects",
+                                 "shm_waits",
+                                 "nic_packet_bytes",
+                                 "nic_read_bytes",
+                                 "nic_write_bytes",
+                                 "nic_copied_bytes",
+                                 "nic_connects",
+                                 "nic_reclaimed",
+                                 "nic_fetched_bytes",
+                                 "nic_waits",
+                                 "nic_refused_always_bytes",
+                                 "nic_refused_short_bytes",
+                                 "nic_refused_room_bytes",
+                                 "nic_refused_memory_bytes",
+                                 "gpu_direct_bytes",
+                                 "gpu_staged_bytes",
+                                 "gpu_ipc_bytes",
+                                 "gpu_flushes"})
     ck_assert_msg(endpoint.number(name) == ++expected, "%s", name);
 }
 

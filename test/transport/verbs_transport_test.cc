@@ -126,10 +126,17 @@ uint64_t counted(Two& two) {
   return sum;
 }
 
+/// Bytes for which a side could not register its memory.
+uint64_t refused(Side& side) {
+  const auto& counters = Rig::transport(side).counters();
+  ck_assert_uint_eq(counters.refused_always_bytes + counters.refused_short_bytes, 0);
+  return counters.refused_room_bytes + counters.refused_memory_bytes;
+}
+
 void moves(bool is_read, const Moves& how) {
   Two two;
   two.meet();
-  uint64_t moved = counted(two);
+  uint64_t moved = counted(two), refused_at_a = 0, refused_at_b = 0;
   for (const size_t size : kSizes) {
     auto source = pattern(size, unsigned(size));
     std::vector<std::byte> target(size);
@@ -153,6 +160,10 @@ void moves(bool is_read, const Moves& how) {
     two.pair.a_to_b().revoke(remote_key);
     ck_assert_int_eq(two.rig.cache.held, 0);
     ck_assert_uint_eq(counted(two), moved += size);
+    // Where the owner could not register its memory, nobody asks the initiator to.
+    (how.bounced ? refused_at_a : refused_at_b) += how.bounced || how.bounce ? size : 0;
+    ck_assert_uint_eq(refused(two.a()), refused_at_a);
+    ck_assert_uint_eq(refused(two.b()), refused_at_b);
   }
 }
 

@@ -166,10 +166,10 @@ ProcessPage::~ProcessPage() {
       "all endpoints of this process: inside the host %lu bytes by ring, %lu by CMA, "
       "%lu copied%s%s; by NIC %lu in packets, %lu by RDMA READ, %lu by RDMA WRITE, of these "
       "%lu copied%s%s%s\n",
-      shm.ring_bytes, cma, copied, cost_of_copies(copied).text, refusal_text(x_refused).text,
-      nic.sent_bytes, nic.read_bytes, nic.write_bytes, nic.bounce_bytes,
-      cost_of_copies(nic.bounce_bytes).text, code_of(Cause::zero_copy, nic.bounce_bytes).text,
-      gpu_text(x_process->gpu).text);
+      shm.ring_bytes, cma, copied, cost_of_copies(copied).text,
+      refusal_text(x_process->shm_refused_bytes).text, nic.sent_bytes, nic.read_bytes,
+      nic.write_bytes, nic.bounce_bytes, cost_of_copies(nic.bounce_bytes).text,
+      code_of(Cause::zero_copy, nic.bounce_bytes).text, gpu_text(x_process->gpu).text);
 }
 
 void ProcessPage::introduce() {
@@ -217,7 +217,7 @@ void ProcessPage::keep(const transport::ShmCounters& shm, const transport::NicCo
                        const transport::GpuCounters& gpu, uint64_t refused) noexcept {
   if (!x_process || !ours()) return;
   const std::lock_guard guard(x_mutex);
-  x_refused += refused;
+  x_process->shm_refused_bytes += refused;
   transport::add(x_process->shm, shm);
   transport::add(x_process->nic, nic);
   transport::add(x_process->gpu, gpu);

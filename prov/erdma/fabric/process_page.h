@@ -72,8 +72,7 @@ class ProcessPage {
   std::mutex x_mutex;  ///< protects the blocks; a forked child never takes it
   std::unique_ptr<util::StatPage> x_page;
   ProcessBlock* x_process = nullptr;
-  uint64_t x_refused = 0;  ///< see keep()
-  unsigned x_moves = 0;    ///< endpoints between begin_move() and end_move()
+  unsigned x_moves = 0;  ///< endpoints between begin_move() and end_move()
   util::Fd x_questions;
 };
 

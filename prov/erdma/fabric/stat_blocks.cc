@@ -40,28 +40,32 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
         sizeof(uint64_t)                                                                \
   }
 // The counters of a block, which all blocks call shm, nic and gpu.
-#define COUNTERS(Block, kind)                                             \
-  COUNTER(Block, kind, "shm_ring_bytes", shm.ring_bytes),                 \
-      COUNTER(Block, kind, "shm_cma_read_bytes", shm.cma_read_bytes),     \
-      COUNTER(Block, kind, "shm_cma_write_bytes", shm.cma_write_bytes),   \
-      COUNTER(Block, kind, "shm_copied_in_bytes", shm.bounce_in_bytes),   \
-      COUNTER(Block, kind, "shm_copied_out_bytes", shm.bounce_out_bytes), \
-      COUNTER(Block, kind, "shm_cma_refusals", shm.cma_refusals),         \
-      COUNTER(Block, kind, "shm_byte_ring_bytes", shm.byte_ring_bytes),   \
-      COUNTER(Block, kind, "shm_region_bytes", shm.region_bytes),         \
-      COUNTER(Block, kind, "shm_connects", shm.connects),                 \
-      COUNTER(Block, kind, "shm_waits", shm.waits),                       \
-      COUNTER(Block, kind, "nic_packet_bytes", nic.sent_bytes),           \
-      COUNTER(Block, kind, "nic_read_bytes", nic.read_bytes),             \
-      COUNTER(Block, kind, "nic_write_bytes", nic.write_bytes),           \
-      COUNTER(Block, kind, "nic_copied_bytes", nic.bounce_bytes),         \
-      COUNTER(Block, kind, "nic_connects", nic.connects),                 \
-      COUNTER(Block, kind, "nic_reclaimed", nic.reclaimed),               \
-      COUNTER(Block, kind, "nic_fetched_bytes", nic.fetched_bytes),       \
-      COUNTER(Block, kind, "nic_waits", nic.waits),                       \
-      COUNTER(Block, kind, "gpu_direct_bytes", gpu.direct_bytes),         \
-      COUNTER(Block, kind, "gpu_staged_bytes", gpu.staged_bytes),         \
-      COUNTER(Block, kind, "gpu_ipc_bytes", gpu.ipc_bytes),               \
+#define COUNTERS(Block, kind)                                                     \
+  COUNTER(Block, kind, "shm_ring_bytes", shm.ring_bytes),                         \
+      COUNTER(Block, kind, "shm_cma_read_bytes", shm.cma_read_bytes),             \
+      COUNTER(Block, kind, "shm_cma_write_bytes", shm.cma_write_bytes),           \
+      COUNTER(Block, kind, "shm_copied_in_bytes", shm.bounce_in_bytes),           \
+      COUNTER(Block, kind, "shm_copied_out_bytes", shm.bounce_out_bytes),         \
+      COUNTER(Block, kind, "shm_cma_refusals", shm.cma_refusals),                 \
+      COUNTER(Block, kind, "shm_byte_ring_bytes", shm.byte_ring_bytes),           \
+      COUNTER(Block, kind, "shm_region_bytes", shm.region_bytes),                 \
+      COUNTER(Block, kind, "shm_connects", shm.connects),                         \
+      COUNTER(Block, kind, "shm_waits", shm.waits),                               \
+      COUNTER(Block, kind, "nic_packet_bytes", nic.sent_bytes),                   \
+      COUNTER(Block, kind, "nic_read_bytes", nic.read_bytes),                     \
+      COUNTER(Block, kind, "nic_write_bytes", nic.write_bytes),                   \
+      COUNTER(Block, kind, "nic_copied_bytes", nic.bounce_bytes),                 \
+      COUNTER(Block, kind, "nic_connects", nic.connects),                         \
+      COUNTER(Block, kind, "nic_reclaimed", nic.reclaimed),                       \
+      COUNTER(Block, kind, "nic_fetched_bytes", nic.fetched_bytes),               \
+      COUNTER(Block, kind, "nic_waits", nic.waits),                               \
+      COUNTER(Block, kind, "nic_refused_always_bytes", nic.refused_always_bytes), \
+      COUNTER(Block, kind, "nic_refused_short_bytes", nic.refused_short_bytes),   \
+      COUNTER(Block, kind, "nic_refused_room_bytes", nic.refused_room_bytes),     \
+      COUNTER(Block, kind, "nic_refused_memory_bytes", nic.refused_memory_bytes), \
+      COUNTER(Block, kind, "gpu_direct_bytes", gpu.direct_bytes),                 \
+      COUNTER(Block, kind, "gpu_staged_bytes", gpu.staged_bytes),                 \
+      COUNTER(Block, kind, "gpu_ipc_bytes", gpu.ipc_bytes),                       \
       COUNTER(Block, kind, "gpu_flushes", gpu.flushes)
 #define OF_PROCESS(member, unit, meaning) FIELD(ProcessBlock, kProcessKind, member, unit, meaning)
 #define OF_ENDPOINT(member, unit, meaning) \
@@ -78,6 +82,7 @@ constexpr util::StatField kFields[] = {
     OF_PROCESS(local_rank, "", Meaning::fact),
     OF_PROCESS(left_out, "", Meaning::counter),
     OF_PROCESS(hidden_endpoints, "", Meaning::gauge),
+    OF_PROCESS(shm_refused_bytes, "bytes", Meaning::counter),
     OF_PROCESS(host, "", Meaning::fact),
     OF_PROCESS(command, "", Meaning::fact),
     OF_PROCESS(launcher, "", Meaning::fact),
@@ -139,7 +144,7 @@ constexpr util::StatField kFields[] = {
 };
 // A new counter needs a field.
 static_assert(sizeof(transport::ShmCounters) == 10 * sizeof(uint64_t));
-static_assert(sizeof(transport::NicCounters) == 8 * sizeof(uint64_t));
+static_assert(sizeof(transport::NicCounters) == 12 * sizeof(uint64_t));
 static_assert(sizeof(transport::GpuCounters) == 4 * sizeof(uint64_t));
 
 }  // namespace

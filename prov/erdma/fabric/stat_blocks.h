@@ -17,6 +17,8 @@ struct ProcessBlock {
   uint64_t rank, ranks, local_rank;
   uint64_t left_out;          ///< number of endpoints and peers that got no block
   uint64_t hidden_endpoints;  ///< number of open endpoints that have no block
+  /// Bytes that closed endpoints copied from and to peers for which the kernel refused CMA.
+  uint64_t shm_refused_bytes;
   char host[64];
   char command[32];
   char launcher[16];

@@ -37,6 +37,11 @@ struct NicCounters {
   /// the NIC takes inline. The rest is counted nowhere: short packets pay for one counter only.
   uint64_t fetched_bytes = 0;
   uint64_t waits = 0;  ///< attempts to send a packet that found no credit, room or memory
+  // Bytes of transfers for which this side could not register its memory, by the reason.
+  uint64_t refused_always_bytes = 0;  ///< no memory is registered, during the whole run
+  uint64_t refused_short_bytes = 0;   ///< too short where nothing stays registered
+  uint64_t refused_room_bytes = 0;    ///< a limit of the NIC or of locked memory is reached
+  uint64_t refused_memory_bytes = 0;  ///< this memory cannot be registered
 };
 
 /// Traffic of GPU memory of this side, over any transport. The counters of the transports include

@@ -39,6 +39,7 @@ class KnownMemory final : public RegistrationCache,
   void release(const Registration& registration) noexcept override;
   bool should_register(const iovec* memory, size_t count) noexcept override;
   void warn_of_copy() noexcept override { x_host.warn_of_copy(); }
+  const char* refuses_always() const noexcept override { return x_host.refuses_always(); }
   const char* registers_each_time() const noexcept override { return x_host.registers_each_time(); }
 
   bool can_share(const iovec* memory, size_t count, Access access) noexcept override;

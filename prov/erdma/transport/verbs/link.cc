@@ -15,6 +15,14 @@ bool has_room_for_packet(PacketSender& packets) noexcept {
          !packets.has_due();
 }
 
+/// Keeps the reason why memory was not registered. False: DirectSource could register this memory
+/// of a GPU a moment ago, and now it cannot.
+[[gnu::cold, gnu::noinline]] bool may_bounce(RegistrationCache& cache, SharedMemory& shared,
+                                             int rc) noexcept {
+  shared.refusal = refusal_of(cache, shared.memory, shared.count, rc);
+  return cache.copies(shared.memory, shared.count);
+}
+
 }  // namespace
 
 bool LinkFastAccess::unpack(const RemoteKey& remote, DeviceAddress& first) noexcept {
@@ -81,11 +89,11 @@ int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access ac
   shared->length = length;
   shared->access = access;
   shared->count = hmem::slice(memory, count, 0, length, shared->memory);
+  int rc = 0;
   shared->bounced =
-      shared->count == 0 || register_all(x_shared.cache, shared->memory, shared->count,
-                                         rights_of(access), shared->registrations);
-  // DirectSource could register this memory of a GPU a moment ago, and now it cannot.
-  if (shared->bounced && !x_shared.cache.copies(shared->memory, shared->count)) {
+      shared->count == 0 || (rc = register_all(x_shared.cache, shared->memory, shared->count,
+                                               rights_of(access), shared->registrations));
+  if (shared->bounced && !may_bounce(x_shared.cache, *shared, rc)) {
     x_shared.shared_memory.release(*shared);
     return -FI_EAGAIN;
   }

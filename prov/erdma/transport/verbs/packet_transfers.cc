@@ -129,6 +129,7 @@ void PacketTransfers::on_pull(const BouncedBody& body) noexcept {
   stream->shared = handle;
   stream->requester = requester;
   stream->length = body.length;
+  count_refused(shared->refusal, body.length, *x_counters);
   shared->stream = stream;
   x_streams.push_back(*stream);
 }
@@ -160,7 +161,10 @@ void PacketTransfers::on_push(const BouncedBody& body, const std::byte* bytes,
       (ours && (!shared->bounced || shared->access != Access::remote_write ||
                 body.length > shared->length)))
     return x_host.broken(-FI_ECONNRESET, "the peer wrote to memory that it may not write to");
-  if (ours) hmem::scatter(shared->memory, shared->count, body.offset, bytes, length);
+  if (ours) {
+    hmem::scatter(shared->memory, shared->count, body.offset, bytes, length);
+    count_refused(shared->refusal, length, *x_counters);
+  }
   if (body.offset + length == body.length)
     answer({body.requester_index, body.requester_generation}, ours ? 0 : -FI_ECANCELED);
 }

@@ -27,15 +27,23 @@ bool Transfers::begin(Transfer& transfer, const iovec* local, size_t count) noex
   transfer.count = hmem::slice(local, count, 0, transfer.length, transfer.local);
   const int rights =
       transfer.is_read ? sink_rights(x_shared.device.transport_type()) : kSourceRights;
-  transfer.bounces =
-      !transfer.remote.bounced && register_all(x_shared.cache, transfer.local, transfer.count,
-                                               rights, transfer.registrations) != 0;
-  // DirectSource could register this memory of a GPU a moment ago, and now it cannot.
-  if (transfer.bounces && !x_shared.cache.copies(transfer.local, transfer.count)) return false;
+  transfer.bounces = false;
+  if (!transfer.remote.bounced)
+    if (const int rc = register_all(x_shared.cache, transfer.local, transfer.count, rights,
+                                    transfer.registrations))
+      if (!bounce(transfer, rc)) return false;
   transfer.owner = this;
   x_moving.push_back(transfer);
   x_host.progress_soon();
   return true;
+}
+
+/// False: DirectSource could register this memory of a GPU a moment ago, and now it cannot.
+bool Transfers::bounce(Transfer& transfer, int rc) noexcept {
+  if (!x_shared.cache.copies(transfer.local, transfer.count)) return false;
+  count_refused(refusal_of(x_shared.cache, transfer.local, transfer.count, rc), transfer.length,
+                *x_counters);
+  return transfer.bounces = true;
 }
 
 void Transfers::wait(Transfer& transfer) noexcept {

@@ -57,6 +57,7 @@ class Transfers {
   void read_ends() noexcept { ++x_reads_left; }
 
  private:
+  [[gnu::cold, gnu::noinline]] bool bounce(Transfer& transfer, int rc) noexcept;
   bool aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept;
 
   Resources& x_shared;
