@@ -139,7 +139,7 @@ cp "$source/test/matrix/run.sh" "$tree/test/matrix/"
 printf '#!/bin/sh\necho no archive\nexit 1\n' >"$tree/bin/debootstrap"
 chmod +x "$tree/bin/debootstrap"
 expect 'a matrix that cannot be made' 1 '^ *SKIP: (matrix .*|trixie .debootstrap failed: no archive.)$' run matrix
-expect 'it counts as skipped' 1 '^0 passed, 0 failed, [12] skipped' run matrix
+expect 'it counts as skipped' 1 '^0 passed, 0 failed, [13] skipped' run matrix
 mkdir -p "$tree/test/packages"
 echo 'echo "PASS: $top_builddir"' >"$tree/test/packages/run.sh"
 expect 'packages' 0 '^1 passed, 0 failed, 0 skipped' run packages

@@ -40,6 +40,19 @@ in_root() {
     ${http_proxy:+"http_proxy=$http_proxy"} "${@:2}"
 }
 
+# newer_in ROOT PACKAGE...: unpacks packages of Debian 12 in /newer of a root of Debian 11, for what it has too old or not at all.
+newer_in() {
+  # shellcheck disable=SC2016
+  in_root "$1" sh -eu -c 'mkdir -p /newer && cd /newer && [ ! -e whole ] || exit 0
+    echo "deb $1 bookworm main" >/etc/apt/sources.list.d/bookworm.list
+    printf "%s\n" "Package: *" "Pin: release n=bookworm" "Pin-Priority: 1" >/etc/apt/preferences.d/bookworm
+    apt-get -q update
+    shift
+    for package; do apt-get -qy -o APT::Sandbox::User=root download "$package/bookworm"; done
+    for file in *.deb; do dpkg-deb -x "$file" .; done
+    touch whole' _ "${ERDMA_DEBIAN_MIRROR:-http://deb.debian.org/debian}" "${@:2}"
+}
+
 # install_in ROOT PACKAGE...: installs packages with their dependencies, without recommended packages.
 install_in() {
   in_root "$1" sh -c 'export DEBIAN_FRONTEND=noninteractive

@@ -3,7 +3,8 @@
 # test/matrix/run.sh [SUITE...]: builds and tests the tree with the commands of the README on releases of Debian, each in a
 # root that debootstrap creates, with that release's compiler, libfabric, rdma-core and Open MPI. Prints "PASS: name",
 # "FAIL: name" and "SKIP: name (why)". The roots, which later runs use again, and the output of each command are in
-# $top_builddir/matrix. The suite aarch64 is Debian 12, cross-compiled for that processor and run by qemu-user.
+# $top_builddir/matrix. The suite aarch64 is Debian 12, cross-compiled for that processor and run by qemu-user. Debian 11 (bullseye)
+# needs sources of libfabric 1.17 or later: those in the folder ERDMA_LIBFABRIC_SOURCES, otherwise Debian 12's source package.
 # ERDMA_DEBIAN_MIRROR names a mirror other than Debian's own. Exit status 1 if something failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
@@ -14,7 +15,7 @@ top=$(cd "$top" && pwd)
 . "$top/test/lib/roots.sh"
 matrix=${top_builddir:-$top/build}/matrix
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
+[ ${#suites[@]} -gt 0 ] || suites=(bullseye bookworm trixie)
 failed=0
 
 # Lists the files that git tracks, or all files of a tarball.
@@ -28,6 +29,24 @@ populate() {
   local root=$matrix/$1
   rm -rf --one-file-system "$root/erdma"
   mkdir "$root/erdma" && (set -o pipefail; sources | tar -C "$top" --null -T - -cf - | tar -C "$root/erdma" -xf -)
+}
+
+# libfabric_sources ROOT: puts the sources of libfabric in /libfabric of the root.
+libfabric_sources() {
+  if [ -n "${ERDMA_LIBFABRIC_SOURCES:-}" ]; then
+    rm -rf --one-file-system "$1/libfabric" && cp -a "$ERDMA_LIBFABRIC_SOURCES" "$1/libfabric"
+    return
+  fi
+  # shellcheck disable=SC2016
+  [ -d "$1/libfabric" ] || in_root "$1" sh -euc 'echo "deb-src $1 bookworm main" >/etc/apt/sources.list.d/bookworm-sources.list
+    apt-get -q update && cd /tmp && apt-get -qy -o APT::Sandbox::User=root source libfabric/bookworm && mv libfabric-*/ /libfabric' \
+    _ "${ERDMA_DEBIAN_MIRROR:-http://deb.debian.org/debian}"
+}
+
+# prepare_bullseye ROOT: gets what test/matrix/debian11.sh needs.
+prepare_bullseye() {
+  install_in "$1" g++ make autoconf automake libtool pkg-config libibverbs-dev librdmacm-dev libsodium-dev openmpi-bin \
+    libopenmpi-dev iproute2 procps dpkg-dev xz-utils && newer_in "$1" libcli11-dev libfmt-dev nlohmann-json3-dev && libfabric_sources "$1"
 }
 
 # command_in SUITE COMMAND: prints one line with the result; returns 0 if the command passed.
@@ -47,9 +66,13 @@ command_in() {
 # test_in SUITE: returns 0 if all of it passed.
 test_in() {
   local what
-  [ "$1" = aarch64 ] || { command_in "$1" ./quickstart && command_in "$1" test/matrix/old_rdma_core.sh &&
-    command_in "$1" './run-tests install build check'; return; }
-  for what in build jobs unit large-pages; do command_in "$1" "test/matrix/aarch64.sh $what" || return; done
+  case $1 in
+    aarch64) for what in build jobs unit large-pages; do command_in "$1" "test/matrix/aarch64.sh $what" || return; done ;;
+    bullseye) for what in libfabric build jobs; do command_in "$1" "test/matrix/debian11.sh $what" || return; done ;;
+    *)
+      command_in "$1" ./quickstart && command_in "$1" test/matrix/old_rdma_core.sh && command_in "$1" './run-tests install build check'
+      ;;
+  esac
 }
 
 # versions SUITE: prints the versions of the release's packages that the provider uses.
@@ -57,7 +80,7 @@ versions() {
   local compiler=g++
   [ "$1" != aarch64 ] || compiler=g++-aarch64-linux-gnu
   # shellcheck disable=SC2016
-  in_root "$matrix/$1" dpkg-query -W -f '${Package} ${Version}, ' $compiler libfabric1 libibverbs1 openmpi-bin | sed 's/, $//'
+  in_root "$matrix/$1" dpkg-query -W -f '${Package} ${Version}, ' $compiler libfabric1 libibverbs1 openmpi-bin 2>/dev/null | sed 's/, $//'
 }
 
 if ! why=$(can_make_roots); then
@@ -67,6 +90,10 @@ else
   for suite in "${suites[@]}"; do
     if ! bootstrap "${suite/aarch64/bookworm}" "$matrix/$suite" >"$matrix/$suite.debootstrap.log" 2>&1; then
       say "SKIP: $suite (debootstrap failed: $(tail -n 1 "$matrix/$suite.debootstrap.log"))"
+      continue
+    fi
+    if [ "$suite" = bullseye ] && ! prepare_bullseye "$matrix/$suite" >"$matrix/$suite.prepare.log" 2>&1; then
+      say "SKIP: $suite (packages or the sources of libfabric cannot be had: $(tail -n 1 "$matrix/$suite.prepare.log"))"
       continue
     fi
     populate "$suite" || { say "FAIL: $suite: the tree could not be copied"; failed=1; continue; }
