@@ -18,7 +18,9 @@ constexpr uint32_t kSockaddrIp = 17;                ///< FI_SOCKADDR_IP of 2.x h
 int refuse(const char* attribute, const std::string& asked, const std::string& offered) {
   const std::string reason =
       std::string("hints ask ") + attribute + " " + asked + ", offered is " + offered;
-  if (!keep_back(reason))
+  // Clients ask for one mode and then for another (fi_mr(3)).
+  const bool often_second = !std::strcmp(attribute, "domain_attr->mr_mode");
+  if (!keep_back(reason, often_second))
     ERDMA_REFUSE("hints ask %s %s, offered is %s", attribute, asked.c_str(), offered.c_str());
   return -FI_ENODATA;
 }

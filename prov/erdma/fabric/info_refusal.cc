@@ -83,7 +83,7 @@ void GetinfoCall::offers() const noexcept {
   g_kept.times = 0;
 }
 
-bool keep_back(const std::string& reason) noexcept {
+bool keep_back(const std::string& reason, bool often_second) noexcept {
   if (!refusal_matters() || util::notice_level() == util::NoticeLevel::info ||
       util::log_takes(FI_LOG_WARN, FI_LOG_CORE))
     return false;
@@ -92,7 +92,7 @@ bool keep_back(const std::string& reason) noexcept {
   if (g_kept.process != getpid()) g_kept.times = 0;
   g_kept.process = getpid();
   const bool other = g_kept.times > 0 && reason.compare(0, kMostBytes, g_kept.reason) != 0;
-  if (other || g_kept.times + 1 == kMostRefusals) {
+  if (!often_second || other || g_kept.times + 1 == kMostRefusals) {
     tell_kept();
     return false;
   }
