@@ -383,28 +383,52 @@ TEST(long_payloads_go_round_in_the_whole_byte_ring, 2) {
   cycles(ring, length, kPayloadEnd / length * length);
 }
 
+/// A ring whose endpoint has others.
+struct OneOfMany : Ring {
+  explicit OneOfMany(LongRounds& rounds) : Ring(true) {
+    sender = RingSender(memory, 0, StreamingPolicy::calibrate, nullptr, &rounds);
+  }
+  ~OneOfMany() { sender.end_rounds(); }
+};
+constexpr uint32_t kWholeRound = kPayloadEnd / kMaxEager * kMaxEager;
+
 TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up, 2) {
-  RecentLinks rings;
-  Ring ring(true);
-  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, &rings);
+  LongRounds rounds;
+  OneOfMany ring(rounds);
   const uint32_t length = _i ? kMaxEager : kLeastRound;
   const std::vector<std::byte> payload(length, std::byte(1));
   const uint32_t round = kShortRound / length;
-  const char others[kFewRings] = {};
+  const char others[LongRounds::kFew] = {};
   for (uint32_t i = 0; i < 5 * round; ++i) {
-    for (const char& other : others) rings.add(&other);
+    for (const char& other : others) rounds.use(&other);
     ck_assert(ring.push(i, payload.data(), payload.size()));
     ck_assert_uint_eq(take_placed(ring), i % round * length);
   }
 }
 
 TEST(few_rings_go_round_in_the_whole_byte_ring) {
-  RecentLinks rings;
-  Ring ring(true);
-  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, &rings);
+  LongRounds rounds;
+  OneOfMany ring(rounds);
   const char other = 0;
-  rings.add(&other);
-  cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
+  rounds.use(&other);
+  cycles(ring, kMaxEager, kWholeRound);
+}
+
+TEST(a_ring_that_ends_permits_another_to_go_round_in_the_whole_byte_ring) {
+  LongRounds rounds;
+  std::vector<std::unique_ptr<OneOfMany>> rings;
+  for (unsigned i = 0; i < LongRounds::kMost; ++i) {
+    rings.push_back(std::make_unique<OneOfMany>(rounds));
+    cycles(*rings.back(), kMaxEager, kWholeRound);
+  }
+  OneOfMany late(rounds);
+  cycles(late, kMaxEager, kShortRound);
+  rings.pop_back();
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  for (uint32_t at = kShortRound; at < kWholeRound; at += kMaxEager) {
+    ck_assert(late.push(0, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(late), at);
+  }
 }
 
 CoreSharing::Usage g_usage;

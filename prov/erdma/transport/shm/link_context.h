@@ -9,6 +9,7 @@
 #include "transport/shm/in_channels.h"
 #include "transport/shm/link.h"
 #include "transport/shm/link_ends.h"
+#include "transport/shm/long_rounds.h"
 #include "transport/shm/options.h"
 #include "transport/shm/recent_links.h"
 #include "util/clock.h"
@@ -54,7 +55,7 @@ struct LinkContext {
   Connector* connector = nullptr;
   CoreSharing core;
   RecentLinks large_messages;
-  RecentLinks long_payloads;  ///< of their rings
+  LongRounds long_rounds;
   /// Call for each large message.
   void count_message() noexcept {
     if (core.on_message()) [[unlikely]]
