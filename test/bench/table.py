@@ -17,7 +17,7 @@ MEMORY = [
     ("idle endpoint", "memory_endpoint", 512),
     ("peer, address known", "memory_inserted", 1),
     ("peer, connected and silent, beyond the first", "memory_silent", 2),
-    ("peer, busy", "memory_busy", 560),
+    ("peer, busy", "memory_busy", 1080),
 ]
 MATCHING = [("10,000 posted, to 10", "posted"), ("10,000 unexpected, to 10", "unexpected")]
 COLUMNS = ["what", "erdma", "best peer", "ratio", "bar", "met"]
