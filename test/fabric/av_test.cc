@@ -2,11 +2,8 @@
 
 #include <arpa/inet.h>
 
-#include <climits>
 #include <cstring>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>

@@ -4,8 +4,7 @@
 #include "fabric/rig.h"
 
 // Counters as applications use them: through the provider's entry points only.
-using erdma::test::Port;
-using erdma::test::Root;
+using namespace erdma::test;
 
 namespace {
 

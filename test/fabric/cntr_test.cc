@@ -13,8 +13,7 @@
 using erdma::fabric::Counter;
 using erdma::fabric::make_cntr;
 using erdma::fabric::try_wait;
-using erdma::test::FakeSource;
-using erdma::test::readable;
+using namespace erdma::test;
 using erdma::util::Guard;
 using erdma::util::OptionalLock;
 

@@ -6,9 +6,7 @@
 #include "fabric/rig.h"
 
 // Completion queues as applications use them: through the provider's entry points only.
-using erdma::test::Ask;
-using erdma::test::Port;
-using erdma::test::Root;
+using namespace erdma::test;
 
 namespace {
 

@@ -18,8 +18,7 @@ using erdma::fabric::make_cq;
 using erdma::fabric::try_wait;
 using erdma::protocol::Completion;
 using erdma::protocol::ErrorCompletion;
-using erdma::test::FakeSource;
-using erdma::test::readable;
+using namespace erdma::test;
 using erdma::util::Guard;
 using erdma::util::OptionalLock;
 

@@ -9,8 +9,7 @@
 using erdma::fabric::DeviceReport;
 using erdma::fabric::preferred_address;
 using erdma::fabric::survey_devices;
-using erdma::test::host_address;
-using erdma::test::make_nic;
+using namespace erdma::test;
 using erdma::transport::verbs::DeviceDescription;
 
 namespace {

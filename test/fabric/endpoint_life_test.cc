@@ -14,11 +14,7 @@
 
 namespace {
 
-using erdma::test::Ask;
-using erdma::test::exchange;
-using erdma::test::pattern;
-using erdma::test::Port;
-using erdma::test::Root;
+using namespace erdma::test;
 
 TEST(counters_count_sends_and_receives_also_when_bound_after_enable) {
   Root root;

@@ -1,7 +1,5 @@
 // One-sided operations within a host: to the endpoint itself, by CMA, and by copies if CMA is
 // refused.
-#include <atomic>
-#include <thread>
 
 #include "fabric/one_sided_cases.h"
 

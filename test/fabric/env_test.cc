@@ -12,11 +12,7 @@ using erdma::fabric::Ptracer;
 using erdma::fabric::RendezvousBy;
 using erdma::fabric::Settings;
 using erdma::fabric::Switch;
-using erdma::test::CapturedStderr;
-using erdma::test::contains;
-using erdma::test::g_log;
-using erdma::test::g_log_level;
-using erdma::test::only_log_line;
+using namespace erdma::test;
 using erdma::transport::verbs::ForkPolicy;
 using erdma::util::NoticeLevel;
 

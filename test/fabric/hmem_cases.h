@@ -1,6 +1,7 @@
 #pragma once
 
-#include <cstdlib>
+#include <memory>
+#include <vector>
 
 #include "fabric/rig.h"
 #include "softcuda/device_memory.h"

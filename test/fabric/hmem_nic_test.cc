@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <iterator>
-#include <memory>
 #include <string>
 
 #include "fabric/hmem_cases.h"

@@ -3,8 +3,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <memory>
-
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_rma.h>
 

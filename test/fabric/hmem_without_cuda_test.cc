@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <memory>
 #include <string>
 
 #include "fabric/hmem_rma_cases.h"

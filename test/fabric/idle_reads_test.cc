@@ -34,8 +34,7 @@ namespace {
 using erdma::fabric::CompletionQueue;
 using erdma::fabric::Counter;
 using erdma::fabric::IdleReads;
-using erdma::test::g_device;
-using erdma::test::Root;
+using namespace erdma::test;
 using erdma::util::Guard;
 using erdma::util::OptionalLock;
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstring>
 #include <thread>
+#include <vector>
 
 #include "fabric/one_sided_rig.h"
 

@@ -1,6 +1,5 @@
 // Poll sets as applications use them: fi_poll(3).
 #include <atomic>
-#include <cstdlib>
 #include <thread>
 
 #include "fabric/rig.h"

@@ -1,6 +1,5 @@
 // Tests endpoints that share their receives by fi_srx_context(3), over shared memory.
 #include <atomic>
-#include <cstdlib>
 #include <set>
 #include <thread>
 

@@ -33,10 +33,7 @@ namespace {
 using erdma::fabric::CompletionQueue;
 using erdma::fabric::Counter;
 using erdma::fabric::ProgressSource;
-using erdma::test::Choose;
-using erdma::test::Fiber;
-using erdma::test::park;
-using erdma::test::Scheduler;
+using namespace erdma::test;
 using erdma::util::Guard;
 using erdma::util::OptionalLock;
 

@@ -1,5 +1,4 @@
 // fi_trigger(3): operations that wait for counters, and aliases that post them; over shared memory.
-#include <cstdlib>
 #include <cstring>
 
 #include "fabric/trigger_rig.h"

@@ -1,5 +1,4 @@
 // Calls that are not offered return an error. They never crash, and never pretend to succeed.
-#include <cstdlib>
 #include <cstring>
 
 #include <rdma/fi_atomic.h>

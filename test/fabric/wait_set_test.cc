@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <thread>
 
 #include "fabric/cntr.h"

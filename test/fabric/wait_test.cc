@@ -21,8 +21,7 @@ using erdma::fabric::Sleepers;
 using erdma::fabric::try_wait;
 using erdma::fabric::Waitable;
 using erdma::fabric::WaitObject;
-using erdma::test::FakeSource;
-using erdma::test::readable;
+using namespace erdma::test;
 using erdma::util::OptionalLock;
 
 namespace {

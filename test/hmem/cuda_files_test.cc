@@ -18,9 +18,7 @@ using erdma::hmem::Cuda;
 using erdma::hmem::FileName;
 using erdma::hmem::IpcHandle;
 using erdma::hmem::IpcMemory;
-using erdma::test::DeviceMemory;
-using erdma::test::g_made_by;
-using erdma::test::MadeBy;
+using namespace erdma::test;
 using erdma::util::Fd;
 using namespace erdma::hmem::cuda_api;
 

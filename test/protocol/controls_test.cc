@@ -1,6 +1,5 @@
 // Tests what each part of an engine needs: peers, the packets that they are to get, and requests
 // that wait for room. There is no engine.
-#include <cstdlib>
 #include <cstring>
 
 #include "protocol/pair.h"

@@ -56,12 +56,7 @@ namespace {
 
 using erdma::protocol::ErrorCompletion;
 using erdma::protocol::Probe;
-using erdma::test::expect_clean;
-using erdma::test::kConfig;
-using erdma::test::must;
-using erdma::test::Node;
-using erdma::test::Pair;
-using erdma::test::pattern;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 using erdma::fake::Transport;
 

@@ -6,8 +6,7 @@
 /// Tests that peers that send more than is received use only a bounded amount of memory.
 namespace {
 
-using erdma::test::must;
-using erdma::test::Pair;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 
 wire::MessageHeader header_of(wire::Op op, uint32_t index, uint64_t length) {

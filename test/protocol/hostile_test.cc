@@ -14,14 +14,7 @@ namespace {
 
 using erdma::protocol::ErrorCompletion;
 using erdma::protocol::OneSidedArgs;
-using erdma::test::DirectPair;
-using erdma::test::g_one;
-using erdma::test::must;
-using erdma::test::Node;
-using erdma::test::OneSidedNode;
-using erdma::test::OneSidedPair;
-using erdma::test::Pair;
-using erdma::test::pattern;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 namespace transport = erdma::transport;
 

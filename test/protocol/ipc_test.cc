@@ -1,5 +1,4 @@
 // Tests memory that a receiver may be unable to read; then its sender writes.
-#include <cstdlib>
 
 #include "libcheck.h"
 #include "protocol/one_sided_rig.h"

@@ -2,8 +2,6 @@
 // allocation fails in turn, alone or with later ones, and then there is memory again. No message
 // that was reported as sent is lost.
 #include <array>
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <vector>
 

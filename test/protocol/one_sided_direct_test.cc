@@ -1,7 +1,6 @@
 // Tests direct access to a peer's memory: which peers are granted it, which operations use it, and
 // how it is revoked.
 #include <algorithm>
-#include <cstdlib>
 
 #include "libcheck.h"
 #include "protocol/direct_rig.h"
@@ -10,12 +9,7 @@ namespace {
 
 using erdma::protocol::ErrorCompletion;
 using erdma::protocol::wire::OneSidedHeader;
-using erdma::test::g_one;
-using erdma::test::g_two;
-using erdma::test::must;
-using erdma::test::OneSidedNode;
-using erdma::test::OneSidedPair;
-using erdma::test::pattern;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;

@@ -1,6 +1,5 @@
 // Tests the fast path of direct access: which operations take it, and that it keeps the rules of
 // the slow path.
-#include <cstdlib>
 
 #include "libcheck.h"
 #include "protocol/direct_rig.h"
@@ -8,12 +7,7 @@
 namespace {
 
 using erdma::protocol::ErrorCompletion;
-using erdma::test::expect_done;
-using erdma::test::g_one;
-using erdma::test::g_two;
-using erdma::test::must;
-using erdma::test::OneSidedNode;
-using erdma::test::OneSidedPair;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
-#include <numeric>
 
 #include <rdma/fi_atomic.h>
 
@@ -9,14 +7,7 @@
 
 namespace {
 
-using erdma::test::expect_done;
-using erdma::test::g_one;
-using erdma::test::g_two;
-using erdma::test::must;
-using erdma::test::OneSidedNode;
-using erdma::test::OneSidedPair;
-using erdma::test::pattern;
-using erdma::test::run_until_idle;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;

@@ -1,8 +1,6 @@
 // Tests memory that processes of a host share: which operations use it, how it is revoked, and
 // small operations that ask the target and go without it if it does not poll.
 #include <algorithm>
-#include <cstring>
-#include <iterator>
 
 #include "fake/pretended_device.h"
 #include "libcheck.h"
@@ -10,13 +8,7 @@
 
 namespace {
 
-using erdma::test::expect_done;
-using erdma::test::g_one;
-using erdma::test::g_two;
-using erdma::test::must;
-using erdma::test::OneSidedNode;
-using erdma::test::OneSidedPair;
-using erdma::test::pattern;
+using namespace erdma::test;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;

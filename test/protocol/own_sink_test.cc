@@ -1,5 +1,4 @@
 // Tests operations that complete at a sink of their own.
-#include <cstdlib>
 
 #include "libcheck.h"
 #include "protocol/pair.h"

@@ -8,10 +8,7 @@
 /// messages is used up: a receiver ends the link of a sender that goes on with eager messages.
 namespace {
 
-using erdma::test::must;
-using erdma::test::Node;
-using erdma::test::Pair;
-using erdma::test::pattern;
+using namespace erdma::test;
 
 /// The node's links send messages of up to 64 KiB in packets of this size.
 void fragment(Node& node, size_t packet) {

@@ -1,6 +1,5 @@
 // Tests receives that several engines share.
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <random>
 

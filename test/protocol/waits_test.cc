@@ -10,9 +10,7 @@
 namespace {
 
 using namespace erdma;
-using erdma::test::kConfig;
-using erdma::test::must;
-using erdma::test::Pair;
+using namespace erdma::test;
 
 struct Waits final : protocol::WaitsSink {
   struct OfPeer {

@@ -1,6 +1,5 @@
 #include "protocol/wire.h"
 
-#include <cstdlib>
 #include <string>
 
 #include "libcheck.h"

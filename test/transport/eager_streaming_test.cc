@@ -1,7 +1,5 @@
 #include "transport/shm/eager_streaming.h"
 
-#include <cstdlib>
-
 #include "libcheck.h"
 
 namespace {

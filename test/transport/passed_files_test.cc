@@ -4,8 +4,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <utility>
-
 #include "libcheck.h"
 #include "transport/shm_pair.h"
 

@@ -16,10 +16,7 @@
 #include "fake/captured_stderr.h"
 #include "libcheck.h"
 
-using erdma::test::CapturedStderr;
-using erdma::test::contains;
-using erdma::test::g_log;
-using erdma::test::g_log_level;
+using namespace erdma::test;
 using erdma::util::Cause;
 using erdma::util::NoticeLevel;
 using erdma::util::set_notice_level;

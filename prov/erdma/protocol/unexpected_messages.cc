@@ -1,6 +1,5 @@
 #include "protocol/unexpected_messages.h"
 
-#include <cstring>
 #include <new>
 
 #include <rdma/fi_errno.h>

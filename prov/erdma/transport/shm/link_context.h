@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-
 #include "transport/deferred_dones.h"
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"

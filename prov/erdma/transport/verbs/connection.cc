@@ -1,8 +1,5 @@
 #include "transport/verbs/connection.h"
 
-#include <new>
-#include <utility>
-
 #include "transport/verbs/link.h"
 #include "transport/verbs/link_manager.h"
 #include "transport/verbs/worklist.h"
