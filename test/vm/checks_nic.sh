@@ -206,3 +206,12 @@ kernel_counts() {
   [ "$shown" = "$wanted" ] || wrong "packets sent: $shown, and the kernel says $wanted"
   [ -z "$2" ] || [ "$wanted" -gt 0 ] || wrong 'nothing was sent'
 }
+
+# hung DEVICE_OF_A DEVICE_OF_B: checks that `fi_erdma hang` names the rank for which a rank on another host waits.
+hung() {
+  needs_fi_erdma
+  local rank
+  rank=$(dirname "$bin")/test/fi_erdma/rank
+  [ -x "$rank" ] || skip "there is no $rank"
+  python3 "$top/test/vm/hang_nic.py" "$fi_erdma" "$rank" "$1" "$2" || wrong 'it does not'
+}

@@ -50,6 +50,7 @@ checks_of() {
   check "$kind: fi_erdma doctor" 120 a_doctor_alone A "${kind}A"
   check "$kind: fi_erdma bench, messages that the pages count" 200 benched "$address" "$sizes"
   check "$kind: fi_erdma stat, packets that the kernel counts" 60 kernel_counts "${kind}A" "$counter"
+  check "$kind: fi_erdma hang names a rank on another host" 120 hung "${kind}A" "${kind}B"
   check "$kind: the link goes down and comes up" 120 link_flap "$down" "$up"
 }
 checks_of siw 10.8.0.1 a1 '' 8,1K 'ip -n B link set b0 down' 'ip -n B link set b0 up'
