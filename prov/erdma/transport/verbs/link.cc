@@ -19,7 +19,7 @@ bool has_room_for_packet(PacketSender& packets) noexcept {
 /// of a GPU a moment ago, and now it cannot.
 [[gnu::cold, gnu::noinline]] bool may_bounce(RegistrationCache& cache, SharedMemory& shared,
                                              int rc) noexcept {
-  shared.refusal = refusal_of(cache, shared.memory, shared.count, rc);
+  shared.refusal = copy_reason_of(cache, shared.memory, shared.count, rc);
   return cache.copies(shared.memory, shared.count);
 }
 

@@ -98,18 +98,19 @@ int register_all(RegistrationCache& cache, const iovec* memory, size_t count, in
   return 0;
 }
 
-Refusal refusal_of(RegistrationCache& cache, const iovec* memory, size_t count, int rc) noexcept {
-  if (cache.refuses_always()) return Refusal::always;
-  if (rc == -FI_ENOMEM) return Refusal::room;
+CopyReason copy_reason_of(RegistrationCache& cache, const iovec* memory, size_t count,
+                          int rc) noexcept {
+  if (cache.refuses_always()) return CopyReason::always;
+  if (rc == -FI_ENOMEM) return CopyReason::room;
   const bool is_short = cache.registers_each_time() && !cache.should_register(memory, count);
-  return is_short ? Refusal::too_short : Refusal::memory;
+  return is_short ? CopyReason::too_short : CopyReason::memory;
 }
 
-void count_refused(Refusal refusal, uint64_t bytes, NicCounters& counters) noexcept {
+void count_refused(CopyReason reason, uint64_t bytes, NicCounters& counters) noexcept {
   constexpr uint64_t NicCounters::*kByReason[] = {
       &NicCounters::refused_always_bytes, &NicCounters::refused_short_bytes,
       &NicCounters::refused_room_bytes, &NicCounters::refused_memory_bytes};
-  counters.*kByReason[size_t(refusal)] += bytes;
+  counters.*kByReason[size_t(reason)] += bytes;
 }
 
 void release_all(RegistrationCache& cache, Registration* registrations, size_t count) noexcept {

@@ -44,12 +44,12 @@ RemoteKey key_of(const RemotePiece& piece) noexcept;
 [[nodiscard]] bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept;
 
 /// Why register_all() refused.
-enum class Refusal : uint8_t { always, too_short, room, memory };
+enum class CopyReason : uint8_t { always, too_short, room, memory };
 /// `rc`: the status of register_all(). Rare, so it takes no place among code that runs often.
-[[gnu::cold]] Refusal refusal_of(RegistrationCache& cache, const iovec* memory, size_t count,
-                                 int rc) noexcept;
+[[gnu::cold]] CopyReason copy_reason_of(RegistrationCache& cache, const iovec* memory, size_t count,
+                                        int rc) noexcept;
 /// Counts bytes that move in another way for this reason.
-void count_refused(Refusal refusal, uint64_t bytes, NicCounters& counters) noexcept;
+void count_refused(CopyReason refusal, uint64_t bytes, NicCounters& counters) noexcept;
 
 /// Memory of this process that a peer may access until revoke().
 struct SharedMemory {
@@ -60,7 +60,7 @@ struct SharedMemory {
   uint64_t length = 0;
   Access access = Access::remote_read;
   bool bounced = false;
-  Refusal refusal;           ///< set if it is bounced
+  CopyReason refusal;        ///< set if it is bounced
   Stream* stream = nullptr;  ///< on its way to the peer
 
   /// What the peer is told. `handle`: of this object.

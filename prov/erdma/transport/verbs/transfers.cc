@@ -41,7 +41,7 @@ bool Transfers::begin(Transfer& transfer, const iovec* local, size_t count) noex
 /// False: DirectSource could register this memory of a GPU a moment ago, and now it cannot.
 bool Transfers::bounce(Transfer& transfer, int rc) noexcept {
   if (!x_shared.cache.copies(transfer.local, transfer.count)) return false;
-  count_refused(refusal_of(x_shared.cache, transfer.local, transfer.count, rc), transfer.length,
+  count_refused(copy_reason_of(x_shared.cache, transfer.local, transfer.count, rc), transfer.length,
                 *x_counters);
   return transfer.bounces = true;
 }
