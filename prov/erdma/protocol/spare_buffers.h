@@ -60,7 +60,7 @@ class SpareBuffers {
   /// Each buffer of a list begins with the address of the next one.
   std::byte* pop(size_t list) noexcept {
     std::byte* const memory = x_first[list];
-    std::memcpy(&x_first[list], memory, sizeof(memory));
+    std::memcpy(&x_first[list], memory, sizeof(x_first[list]));
     x_kept -= kLeast << list;
     return memory;
   }
