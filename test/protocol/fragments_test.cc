@@ -106,7 +106,7 @@ TEST(an_unexpected_message_is_kept_until_it_is_received) {
 
 /// The receive is posted after the first fragments, and completes only with the last byte.
 TEST(a_receive_posted_between_two_fragments_gets_all_bytes) {
-  for (const size_t packets : {1, 2, 3}) {
+  for (const size_t packets : {1u, 2u, 3u}) {
     FragmentPair pair;
     pair.send_part(packets);
     pair.receive();
