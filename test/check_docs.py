@@ -67,7 +67,7 @@ def check_lists():
     for folder in ["docs", "examples"]:
         text = re.search(rf"^{folder}_files = \\\n((?:\t.*\n)*)", read(makefile), flags=re.M)
         listed = re.findall(r"[^\s\\]+", text[1]) if text else []
-        tree = sorted(p for p in glob.glob(f"{folder}/*") if p != makefile and os.path.isfile(p))
+        tree = sorted(p for p in glob.glob(f"{folder}/**", recursive=True) if p != makefile and os.path.isfile(p))
         for path in sorted(set(tree) ^ set(listed)):
             faults.append(f"{path}: {'not listed' if path in tree else 'does not exist'} ({makefile})")
         if listed != sorted(listed):
@@ -77,7 +77,7 @@ def check_lists():
 def check_variables():
     names = lambda path: set(re.findall(r"FI_ERDMA_[A-Z0-9_]*[A-Z0-9]", read(path)))
     known = names("prov/erdma/fabric/env.cc")
-    for path in documents() + sorted(glob.glob("examples/*")):
+    for path in documents() + sorted(filter(os.path.isfile, glob.glob("examples/**", recursive=True))):
         for name in sorted(names(path) - known):
             faults.append(f"{name} is in {path}, but not in fabric/env.cc")
 
@@ -216,7 +216,7 @@ def check_manifests():
         import yaml
     except ImportError:
         return
-    for path in sorted(glob.glob("examples/*.yaml")):
+    for path in sorted(glob.glob("examples/kubernetes/*.yaml")):
         try:
             list(yaml.safe_load_all(read(path)))
         except yaml.YAMLError as error:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks the manifests in examples against schemas (check_manifests.py), and that planted faults are found. Skipped without
+# Checks the manifests in examples/kubernetes against schemas (check_manifests.py), and that planted faults are found. Skipped without
 # Kubernetes' client for Python, which contains the schemas.
 cd "${srcdir:-.}" || exit 1
 /usr/bin/python3 -c 'import kubernetes.client, yaml' 2>/dev/null || { echo 'python3-kubernetes is not installed'; exit 77; }
@@ -9,12 +9,12 @@ trap 'rm -rf "$folder"' EXIT
 bad=0
 PYTHONDONTWRITEBYTECODE=1
 export PYTHONDONTWRITEBYTECODE
-/usr/bin/python3 test/check_manifests.py examples/*.yaml || bad=1
+/usr/bin/python3 test/check_manifests.py examples/kubernetes/*.yaml || bad=1
 
 # refused FILE SCRIPT: checks that the manifest is refused after this script of sed, which must change it, with a complaint.
 refused() {
-  sed -E "$2" "examples/$1" >"$folder/$1"
-  ! cmp -s "examples/$1" "$folder/$1" || { echo "$1: «$2» changes nothing"; bad=1; }
+  sed -E "$2" "examples/kubernetes/$1" >"$folder/$1"
+  ! cmp -s "examples/kubernetes/$1" "$folder/$1" || { echo "$1: «$2» changes nothing"; bad=1; }
   if /usr/bin/python3 test/check_manifests.py "$folder/$1" >"$folder/log" 2>&1; then
     echo "$1 is taken after $2"
     bad=1

@@ -35,7 +35,7 @@ END
   echo 'int x;' >"$folder/test/util/b_test.cc"
   printf '%s = \\\n\t%s\n\n' own_test_programs test/util/a_test test_util_tests_files \
     test/util/b_test.cc test_headers '' >"$folder/test/Makefile.include"
-  mkdir -p "$folder/docs" "$folder/examples" "$folder/test/bench"
+  mkdir -p "$folder/docs" "$folder/examples/kubernetes" "$folder/test/bench"
   echo '[a page](docs/a.md) about `FI_ERDMA_CMA`' >"$folder/README.md"
   echo '# A' >"$folder/docs/a.md"
   echo '`what` it is' >"$folder/docs/wire-protocol.md"
@@ -47,11 +47,11 @@ END
   mkdir -p "$folder/test/hardware"
   echo '| `sun` | it shines | `a.cc` | |' >"$folder/docs/hardware.md"
   echo '  assume sun limits' >"$folder/test/hardware/verdicts.sh"
-  echo 'a: b' >"$folder/examples/a.yaml"
+  echo 'a: b' >"$folder/examples/kubernetes/a.yaml"
   echo 'AC_INIT([a], [1.0])' >"$folder/configure.ac"
   printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
     docs/a.md docs/figures.svg docs/figures.tsv docs/hardware.md docs/statistics.md docs/troubleshooting.md \
-    docs/wire-protocol.md examples/a.yaml \
+    docs/wire-protocol.md examples/kubernetes/a.yaml \
     >"$folder/docs/Makefile.include"
   ! command -v python3 >/dev/null ||
     (cd "$folder" && python3 test/bench/figures.py draw docs/figures.tsv docs/figures.svg)
@@ -126,7 +126,7 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh docs/hardware.md '| `sun` | it shines | `moon.cc` | |'
   refused check_bench.sh test/bench/bars.py 'half_limit = lambda size: 1.0'
   refused check_bench.sh test/bench/history.py 'def read(path): return {}'
-  ! python3 -c 'import yaml' 2>/dev/null || refused check_docs.sh examples/a.yaml 'a: [b'
+  ! python3 -c 'import yaml' 2>/dev/null || refused check_docs.sh examples/kubernetes/a.yaml 'a: [b'
 fi
 
 refused check_aborts.sh $p/util/a.cc '  abort();'
