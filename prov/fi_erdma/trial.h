@@ -10,7 +10,7 @@
 namespace fi_erdma {
 
 /// Exchanges bytes between two endpoints of this process on the first domain that erdma offers, and
-/// compares them: messages of 8 bytes to 1 MiB, an RMA read, and messages after other memory was
+/// compares them: messages of 8 bytes to 1 MiB, RMA reads, and messages after other memory was
 /// mapped at the address of memory that was sent, and after a fork. Returns {"step", "error"?,
 /// "speed", "copy_speed", "interface"?, "mtu"?, "device", "this_host", "other_hosts", "gpu_memory",
 /// "counters", "renewed": {"error"?}, "fork": {"error"?}}. `step` is the last one that was begun;
