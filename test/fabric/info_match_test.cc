@@ -160,7 +160,7 @@ TEST(a_client_that_asks_for_another_mode_and_gets_it_sees_no_refusal) {
   ask_in_vain(0);
   ask_in_vain(0);
   ask_with_success();
-  for (int way = 0; way < 3; ++way) ask_in_vain(way);
+  ask_in_vain(0);
   tell_kept_back();
   check_text(alone.error_output.only_write(), "");
 }
@@ -179,10 +179,23 @@ TEST(a_client_that_gets_nothing_sees_the_refusal_when_it_ends, 3) {
   check_text(alone.error_output.only_write(), "");
 }
 
-TEST(what_no_client_asks_for_on_trial_is_told_at_once, 2) {
+TEST(what_no_client_asks_for_on_trial_is_told_at_once, 4) {
   const AskedAlone alone;
-  ask_in_vain(1 + _i);
+  if (_i & 2) ask_with_success();
+  ask_in_vain(1 + _i % 2);
   ck_assert(contains(alone.error_output.only_write(), "refused: hints ask "));
+}
+
+/// fi_endpoint and fi_domain have no second try.
+TEST(what_is_refused_outside_of_fi_getinfo_is_told_at_once) {
+  const AskedAlone alone;
+  ask_with_success();
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, nullptr, info), 0);
+  info->caps |= FI_RMA;
+  info->domain_attr->mr_mode = FI_MR_ENDPOINT;
+  ck_assert_int_eq(erdma::fabric::check_info(kVersion, *info), -FI_EINVAL);
+  ck_assert(contains(alone.error_output.only_write(), "refused: hints ask domain_attr->mr_mode "));
 }
 
 TEST(a_second_reason_is_told_at_once_with_the_first) {

@@ -57,7 +57,7 @@ TEST(without_a_connection_the_driver_ignores_rtr_and_refuses_rts) {
 
 TEST(regions_of_all_processes_count) {
   start("standard");
-  setenv("SOFTERDMA_MAX_MR", "3", 1);
+  setenv("SOFTERDMA_HOST_MR", "3", 1);
   int ready[2];
   ck_assert_int_eq(pipe(ready), 0);
   const pid_t child = fork();

@@ -10,8 +10,6 @@ namespace softerdma {
 enum class Personality : uint8_t { standard, compat };
 enum class Flush : uint8_t { full, half, none };
 
-inline constexpr uint64_t kMostRegions = 65535;
-
 /// Limits and properties of one device. Each member is an entry of the table in options.cc, with a
 /// variable SOFTERDMA_<NAME>. It can also be set by name=value in a device's entry of
 /// SOFTERDMA_DEVICES.
@@ -19,7 +17,8 @@ struct Limits {
   uint64_t max_qp;
   uint64_t max_qp_wr;
   uint64_t max_cqe;
-  uint64_t max_mr;
+  uint64_t max_mr;   ///< regions of this process
+  uint64_t host_mr;  ///< regions of all processes of the host, as the driver counts; 0: any number
   uint64_t max_mr_size;
   uint64_t region_bits;  ///< number of bits of a region's length that the adapter is told
   uint64_t max_msg;

@@ -29,11 +29,11 @@ constexpr unsigned kRemoteMutable = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_
 constexpr unsigned kKnownAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteMutable | IBV_ACCESS_OPTIONAL_RANGE;
 
-/// Regions of all processes of a host count. Adding them up takes some microseconds, so that is
-/// done only where the limit was made small.
+/// Adding up takes some microseconds, so that is done only where a limit was set. Tests that run at
+/// the same time share a host.
 bool all_taken(Process& process, const Device& device) {
-  const uint64_t most = device.config.limits.max_mr;
-  return most < kMostRegions && process.of_host(device, &ProcessEntry::OnDevice::mrs) >= most;
+  const uint64_t most = device.config.limits.host_mr;
+  return most > 0 && process.of_host(device, &ProcessEntry::OnDevice::mrs) >= most;
 }
 
 /// Returns a free entry of the table, or 0. Caller holds Process::mutex.

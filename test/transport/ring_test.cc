@@ -173,7 +173,7 @@ TEST(space_is_announced_every_quarter) {
 }
 
 // Long payloads use up the byte ring long before the slots.
-TEST(space_for_bytes_is_announced_every_eighth, std::size(kStarts)) {
+TEST(space_for_bytes_is_announced_every_sixteenth, std::size(kStarts)) {
   constexpr uint32_t kLength = 8192;
   constexpr uint32_t kEvery = kPublishBytes / kLength;
   const std::vector<std::byte> payload(kLength, std::byte(1));
@@ -385,50 +385,46 @@ TEST(long_payloads_go_round_in_the_whole_byte_ring, 2) {
 
 /// A ring whose endpoint has others.
 struct OneOfMany : Ring {
-  explicit OneOfMany(LongRounds& rounds) : Ring(true) {
-    sender = RingSender(memory, 0, StreamingPolicy::calibrate, nullptr, &rounds);
+  explicit OneOfMany(RecentLinks& rings) : Ring(true) {
+    sender = RingSender(memory, 0, StreamingPolicy::calibrate, nullptr, &rings);
   }
-  ~OneOfMany() { sender.end_rounds(); }
 };
-constexpr uint32_t kWholeRound = kPayloadEnd / kMaxEager * kMaxEager;
 
 TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up, 2) {
-  LongRounds rounds;
-  OneOfMany ring(rounds);
+  RecentLinks rings;
+  OneOfMany ring(rings);
   const uint32_t length = _i ? kMaxEager : kLeastRound;
   const std::vector<std::byte> payload(length, std::byte(1));
   const uint32_t round = kShortRound / length;
-  const char others[LongRounds::kFew] = {};
+  const char others[kFewRings] = {};
   for (uint32_t i = 0; i < 5 * round; ++i) {
-    for (const char& other : others) rounds.use(&other);
+    for (const char& other : others) rings.add(&other);
     ck_assert(ring.push(i, payload.data(), payload.size()));
     ck_assert_uint_eq(take_placed(ring), i % round * length);
   }
 }
 
 TEST(few_rings_go_round_in_the_whole_byte_ring) {
-  LongRounds rounds;
-  OneOfMany ring(rounds);
+  RecentLinks rings;
+  OneOfMany ring(rings);
   const char other = 0;
-  rounds.use(&other);
-  cycles(ring, kMaxEager, kWholeRound);
+  rings.add(&other);
+  cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
 }
 
-TEST(a_ring_that_ends_permits_another_to_go_round_in_the_whole_byte_ring) {
-  LongRounds rounds;
-  std::vector<std::unique_ptr<OneOfMany>> rings;
-  for (unsigned i = 0; i < LongRounds::kMost; ++i) {
-    rings.push_back(std::make_unique<OneOfMany>(rounds));
-    cycles(*rings.back(), kMaxEager, kWholeRound);
-  }
-  OneOfMany late(rounds);
-  cycles(late, kMaxEager, kShortRound);
-  rings.pop_back();
+/// Short ones do not leave the beginning, and what found no room was not sent.
+TEST(only_long_payloads_that_were_sent_count_as_uses_of_a_ring) {
+  RecentLinks rings;
+  OneOfMany ring(rings);
+  const char other = 0;
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
-  for (uint32_t at = kShortRound; at < kWholeRound; at += kMaxEager) {
-    ck_assert(late.push(0, payload.data(), payload.size()));
-    ck_assert_uint_eq(take_placed(late), at);
-  }
+  ck_assert(ring.push(0, payload.data(), kLeastRound - 1));
+  ck_assert_uint_eq(rings.links_with(&other), 1);
+  while (ring.push(0, payload.data(), kMaxEager)) continue;
+  ck_assert_uint_eq(rings.links_with(&other), 2);
+  for (size_t i = 0; i < RecentLinks::kLast; ++i) rings.add(&other);
+  ck_assert(!ring.push(0, payload.data(), kMaxEager));
+  ck_assert_uint_eq(rings.links_with(&other), 1);
 }
 
 CoreSharing::Usage g_usage;

@@ -7,9 +7,9 @@
 namespace erdma::test {
 namespace {
 
-/// Memory is allocated for the peer and for the attempt, each with its table, and for its time
+/// Memory is allocated for the peer and its table, for the attempt, and for its time
 /// limit.
-TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 6) {
+TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 5) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   const util::SocketAddress peer = name_b();

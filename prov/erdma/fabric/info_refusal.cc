@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
+#include <type_traits>
 
 #include "fabric/info_offer.h"
 
@@ -18,23 +19,32 @@ constexpr uint64_t kLayerFlags = 1ull << 59 | 1ull << 58;
 constexpr unsigned kMostRefusals = 3;  ///< so often the same reason occurs before it is told
 
 thread_local bool t_layer_asks = false;
+thread_local bool t_in_getinfo = false;
 
 /// A reason that is kept back. It has no destructor, since libfabric's end comes after those of
 /// C++ objects.
 struct KeptBack {
   std::mutex mutex;
   bool offered = false;  ///< the provider offered something to hints
-  pid_t process = 0;     ///< a forked child tells nothing of its parent
+  pid_t process = 0;
   unsigned times = 0;
   char reason[512] = "";
+
+  /// A forked child knows nothing of its parent.
+  void be_of(pid_t caller) noexcept {
+    if (process == caller) return;
+    process = caller;
+    offered = false;
+    times = 0;
+  }
 };
+static_assert(std::is_trivially_destructible_v<KeptBack>);
 constinit KeptBack g_kept;
 constexpr size_t kMostBytes = sizeof(g_kept.reason) - 1;
 
 /// Tells the reason that is kept back, if there is one. The caller holds the mutex.
 void tell_kept() noexcept {
-  if (g_kept.times > 0 && g_kept.process == getpid())
-    util::tell(util::Cause::no_data, "refused: %s", g_kept.reason);
+  if (g_kept.times > 0) util::tell(util::Cause::no_data, "refused: %s", g_kept.reason);
   g_kept.times = 0;
 }
 
@@ -71,26 +81,27 @@ bool asked_alone(const char* filter) noexcept {
 
 GetinfoCall::GetinfoCall(uint64_t flags) noexcept {
   t_layer_asks = flags & kLayerFlags;
+  t_in_getinfo = true;
 }
 GetinfoCall::~GetinfoCall() {
-  t_layer_asks = false;
+  t_layer_asks = t_in_getinfo = false;
 }
 
 void GetinfoCall::offers() const noexcept {
   if (t_layer_asks) return;
   const std::lock_guard guard(g_kept.mutex);
+  g_kept.be_of(getpid());
   g_kept.offered = true;
   g_kept.times = 0;
 }
 
 bool keep_back(const std::string& reason, bool often_second) noexcept {
-  if (!refusal_matters() || util::notice_level() == util::NoticeLevel::info ||
+  if (!t_in_getinfo || !refusal_matters() || util::notice_level() == util::NoticeLevel::info ||
       util::log_takes(FI_LOG_WARN, FI_LOG_CORE))
     return false;
   const std::lock_guard guard(g_kept.mutex);
-  if (g_kept.offered) return true;
-  if (g_kept.process != getpid()) g_kept.times = 0;
-  g_kept.process = getpid();
+  g_kept.be_of(getpid());
+  if (often_second && g_kept.offered) return true;
   const bool other = g_kept.times > 0 && reason.compare(0, kMostBytes, g_kept.reason) != 0;
   if (!often_second || other || g_kept.times + 1 == kMostRefusals) {
     tell_kept();
@@ -101,8 +112,11 @@ bool keep_back(const std::string& reason, bool often_second) noexcept {
   return true;
 }
 
+/// In a forked child, another thread of the parent may have held the mutex.
 void tell_kept_back() noexcept {
-  const std::lock_guard guard(g_kept.mutex);
+  const std::unique_lock guard(g_kept.mutex, std::try_to_lock);
+  if (!guard) return;
+  g_kept.be_of(getpid());
   tell_kept();
 }
 

@@ -28,18 +28,18 @@ class GetinfoCall {
   ~GetinfoCall();
   GetinfoCall(const GetinfoCall&) = delete;
   GetinfoCall& operator=(const GetinfoCall&) = delete;
-  /// To be called if the provider offers something to hints. From then on no refusal of hints is
-  /// told: the process uses the provider.
+  /// To be called if the provider offers something to hints. From then on no mode of memory
+  /// regions is told: the process uses the provider.
   void offers() const noexcept;
 };
 
 /// True if no other provider will answer the application, so that the user must see the refusal.
 bool refusal_matters() noexcept;
 
-/// Some clients ask for one thing and, if it is refused, for another (`often_second`). Such a
-/// reason is kept back, if it would go to standard error: it is told with a second reason or the
-/// third time that it occurs, or when the process ends. No reason is told on standard error once
-/// the provider has offered something to hints. Returns false if the reason is to be told now. With
+/// Within a GetinfoCall: some clients ask for one thing and, if it is refused, for another
+/// (`often_second`). Such a reason is kept back, if it would go to standard error: it is told with
+/// a second reason or the third time that it occurs, or when the process ends, but not once the
+/// provider has offered something to hints. Returns false if the reason is to be told now. With
 /// FI_ERDMA_LOG=info nothing is kept back.
 bool keep_back(const std::string& reason, bool often_second) noexcept;
 /// Tells what was kept back. libfabric calls this (cleanup) when it ends.

@@ -7,7 +7,6 @@
 #include "transport/shm/in_channels.h"
 #include "transport/shm/link.h"
 #include "transport/shm/link_ends.h"
-#include "transport/shm/long_rounds.h"
 #include "transport/shm/options.h"
 #include "transport/shm/recent_links.h"
 #include "util/clock.h"
@@ -53,7 +52,7 @@ struct LinkContext {
   Connector* connector = nullptr;
   CoreSharing core;
   RecentLinks large_messages;
-  LongRounds long_rounds;
+  RecentLinks long_payloads;  ///< their rings
   /// Call for each large message.
   void count_message() noexcept {
     if (core.on_message()) [[unlikely]]

@@ -83,10 +83,6 @@ class OutChannel {
  private:
   /// A hot ring at the peer, while it is granted.
   struct Hot {
-    Hot() noexcept = default;
-    Hot(const Hot&) = delete;
-    Hot& operator=(const Hot&) = delete;
-    ~Hot() { ring.end_rounds(); }
     Memfd segment;
     RingSender ring;
   };

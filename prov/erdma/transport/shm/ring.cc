@@ -91,7 +91,6 @@ uint32_t RingSender::put(Slot& slot, const iovec* payload, size_t count, size_t 
 
 uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
   if (!x_memory.bytes || length > kMaxEager) return kNoRoom;
-  if (x_rounds) x_rounds->use(this);
   uint32_t place = 0;
   uint32_t at = place_payload(x_byte_head, length);
   if (starts_over(at, length)) {
@@ -99,6 +98,7 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
     place = kRestart;
   }
   if (!bytes_fit(at, length)) return kNoRoom;
+  if (x_rings && length >= kLeastRound) x_rings->add(this);
   std::byte* to = x_memory.bytes + (at & (kByteRing - 1));
   if (count == 1) {
     write_bytes(to, payload->iov_base, length);
@@ -116,18 +116,12 @@ bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   if (offset == 0) return false;
   if (goes_round(length))
-    return offset - kShortRound < kMaxEager && !takes_long_round() &&
+    return offset - kShortRound < kMaxEager && one_of_many() &&
            bytes_fit(restart_payload(x_byte_head), length);
   if (uint32_t(x_seen) != x_head) refresh();
   if (uint32_t(x_seen) != x_head) return false;
   x_byte_tail = restart_payload(x_byte_head);
   return true;
-}
-
-bool RingSender::takes_long_round() noexcept {
-  if (!x_rounds) return true;
-  if (x_long) return x_rounds->few(this);
-  return x_long = x_rounds->take(this);
 }
 
 bool RingSender::goes_round(uint32_t length) const noexcept {

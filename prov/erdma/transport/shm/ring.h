@@ -6,14 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "hmem/copy.h"
 #include "transport/shm/core_sharing.h"
 #include "transport/shm/eager_streaming.h"
 #include "transport/shm/layout.h"
-#include "transport/shm/long_rounds.h"
 #include "transport/shm/ordering.h"
+#include "transport/shm/recent_links.h"
 
 namespace erdma::transport::shm {
 
@@ -61,9 +60,11 @@ inline constexpr uint32_t kPublishBytes = kByteRing / 16;
 /// a core, that does not matter, and few lines are better for all lengths.
 inline constexpr uint32_t kLeastRound = 1024;
 /// A sender cycles through the whole byte ring: a line that has left the cache of the receiver's
-/// core is written in half the time. If LongRounds does not permit that, it cycles through this
-/// first part where its receiver keeps up.
+/// core is written in half the time. If the endpoint uses more than a few rings at a time, each
+/// cycles through this first part where its receiver keeps up, so that more of them fit into the
+/// cache that the cores share.
 inline constexpr uint32_t kShortRound = kByteRing / 4;
+inline constexpr size_t kFewRings = 2;
 
 /// Fetches a line in order to write it. Without -mprfchw, __builtin_prefetch(p, 1) fetches a copy
 /// for reading, and the write must then ask the other core again.
@@ -92,11 +93,12 @@ inline void copy_header(std::byte* to, const void* from) noexcept {
 class RingSender {
  public:
   RingSender() noexcept = default;
-  /// `core`: null: this core is not shared. `rounds`: null: the ring cycles through the whole
-  /// byte ring. `byte_ring_bytes` counts the payload in the byte ring; null: it is not counted.
+  /// `core`: null: this core is not shared. `rings`: the rings that the last long payloads of the
+  /// endpoint took; null: there is one. `byte_ring_bytes` counts the payload in the byte ring;
+  /// null: it is not counted.
   RingSender(const RingMemory& memory, uint32_t start,
              StreamingPolicy streaming = StreamingPolicy::calibrate,
-             const CoreSharing* core = nullptr, LongRounds* rounds = nullptr,
+             const CoreSharing* core = nullptr, RecentLinks* rings = nullptr,
              uint64_t* byte_ring_bytes = nullptr) noexcept
       : x_memory(memory),
         x_mask(memory.count - 1),
@@ -104,7 +106,7 @@ class RingSender {
         x_limit(start + memory.count),
         x_streaming(streaming),
         x_core(core),
-        x_rounds(rounds),
+        x_rings(rings),
         x_byte_ring_bytes(byte_ring_bytes) {}
 
   /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring. Inlined into
@@ -147,10 +149,6 @@ class RingSender {
   uint32_t room() noexcept { return room_for(1) ? x_limit - x_head : 0; }
   /// true: asks the receiver to wake this process once it has consumed something; false: no longer.
   void set_waiting(bool on) noexcept { x_memory.waiting->store(on, std::memory_order_relaxed); }
-  /// The ring ends: others may cycle through their whole byte ring instead.
-  void end_rounds() noexcept {
-    if (std::exchange(x_long, false)) x_rounds->give_back();
-  }
   /// Consumption was published since the last refresh: a push that failed may succeed now.
   bool moved() const noexcept {
     return x_memory.consumed->load(std::memory_order_relaxed) != x_seen;
@@ -163,7 +161,7 @@ class RingSender {
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
   bool goes_round(uint32_t length) const noexcept;
-  bool takes_long_round() noexcept;
+  bool one_of_many() const noexcept { return x_rings && x_rings->links_with(this) > kFewRings; }
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
 
@@ -186,8 +184,7 @@ class RingSender {
   uint64_t x_seen = 0;       ///< the last value read from *consumed
   EagerStreaming x_streaming;
   const CoreSharing* x_core = nullptr;
-  LongRounds* x_rounds = nullptr;
-  bool x_long = false;      ///< has taken a permission of x_rounds
+  RecentLinks* x_rings = nullptr;
   uint64_t x_stuck_at = 0;  ///< x_seen at the last call of moves()
   unsigned x_stuck = 0;     ///< calls of moves() since the receiver consumed something
   uint64_t* x_byte_ring_bytes = nullptr;

@@ -35,6 +35,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
               bool retry_refused) noexcept override;
   void close(uint64_t connection_id, bool orderly) noexcept override;
   void stop_listening() noexcept override;
+  void end_by(uint64_t time) noexcept override { x_end_by = time; }
   void abandon() noexcept override;
   bool step() noexcept override { return x_thread.step(); }
 
@@ -62,6 +63,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
 
   ConnectorConfig x_config;
   const uint64_t x_nonce = util::random_word();
+  uint64_t x_end_by = 0;  ///< 0: not told
   DeviceQueuePairs x_queue_pairs;
   std::unique_ptr<ConnectionBackend> x_backend;
   ConnectionManager x_manager;
@@ -69,11 +71,6 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   EndpointThread x_thread;
   Mailbox<Command, util::EventFd> x_commands;
 };
-
-/// At the end of the endpoint: how long to wait for peers whose attempts were given up without an
-/// answer. It is the last of the waits whose sum fi_close may not let grow to 2 s
-/// (link_manager.cc).
-constexpr uint64_t kHeldTime = 250'000'000;
 
 enum Source : uint64_t { kBackend, kAsync, kQuestion };
 
@@ -115,7 +112,7 @@ ConnectorThread::~ConnectorThread() {
 /// Waits for peers whose attempts were given up; most answer within a round trip.
 void ConnectorThread::await_held() {
   const util::SystemClock clock;
-  const uint64_t end = clock.now() + kHeldTime;
+  const uint64_t end = x_end_by ? x_end_by : clock.now() + kEndTime;
   while (x_manager.finish()) {
     const uint64_t now = clock.now();
     if (now >= end) return;

@@ -119,6 +119,10 @@ struct ConnectorConfig {
 /// for IB devices. It reports to the polling thread by mail only.
 class Connector {
  public:
+  /// How long the end of an endpoint may wait for its peers, ns. fi_close may take 2 s in all, and
+  /// before this it waits up to 1 s for queued messages (endpoint.cc).
+  static constexpr uint64_t kEndTime = 750'000'000;
+
   /// -FI_EADDRINUSE: an explicit port is taken.
   static util::Result<std::unique_ptr<Connector>> start(const ConnectorConfig& config);
   virtual ~Connector() = default;
@@ -134,6 +138,8 @@ class Connector {
   /// peer should see -FI_ESHUTDOWN rather than a death.
   virtual void close(uint64_t connection_id, bool orderly) noexcept = 0;
   virtual void stop_listening() noexcept = 0;
+  /// The endpoint ends: until this time (util::SystemClock) the destructor may wait for peers.
+  virtual void end_by(uint64_t) noexcept {}
   /// In a forked child: closes descriptors. The object is never destroyed afterwards.
   virtual void abandon() noexcept = 0;
   /// Where there is no thread (Options::background): handles at most one event in its place. False:

@@ -14,8 +14,8 @@ namespace {
 
 /// How long to wait for completions of a broken connection; a device need not deliver them.
 constexpr uint64_t kDrainNs = 20'000'000;
-/// At the end of the endpoint: how long to wait for peers to take the goodbye. fi_close may take 2
-/// s in all, and before this it has waited up to 1 s for queued messages (endpoint.cc).
+/// At the end of the endpoint: how long to wait for peers to take the goodbye. The rest of
+/// Connector::kEndTime is for peers that have not answered.
 constexpr uint64_t kGoodbyeNs = 500'000'000;
 
 /// Any order is right that both sides compute in the same way.
@@ -281,7 +281,9 @@ void LinkManager::say_goodbye() noexcept {
   x_closed = true;
   NullSink nobody;
   const util::SystemClock clock;
-  const uint64_t end = clock.now() + std::min(kGoodbyeNs, x_shared.options.peer_timeout_ns);
+  const uint64_t begin = clock.now();
+  const uint64_t end = begin + std::min(kGoodbyeNs, x_shared.options.peer_timeout_ns);
+  x_connector->end_by(begin + Connector::kEndTime);
   for (Connection* connection : connection_limit.connected()) {
     connection->lifecycle.stay();
     if (connection->lifecycle.phase() == Phase::up) connection->sender.due(kDueBye);
