@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# debian11.sh libfabric|build|jobs: in a root of Debian 11 (test/matrix/run.sh bullseye), with its g++ 10.2, glibc 2.31,
-# rdma-core 33 and Open MPI 4.1.0. Its libfabric is too old, so `libfabric` builds the sources in /libfabric, which run.sh put there.
+# debian11.sh libfabric|version|build|jobs: in a root of Debian 11 (test/matrix/run.sh bullseye), with its g++ 10.2, glibc 2.31,
+# rdma-core 33 and Open MPI 4.1.0. Its libfabric is too old, so `libfabric` builds the sources in /libfabric, which run.sh put there,
+# and `version` prints which version that is.
 # Three libraries of headers are Debian 12's, in /newer. The unit tests do not compile there: their simulated NIC has functions
 # that rdma-core 33 does not declare (ibv_is_fork_initialized), and several files use std::atomic::wait(), which g++ 10 lacks.
 set -u
@@ -13,12 +14,13 @@ build=$top/build
 prefix=/opt/libfabric
 export PATH=$prefix/bin:$PATH LD_LIBRARY_PATH=$prefix/lib
 
-# Leaves out the providers for other networks, which take minutes.
+# Builds nothing if the last build was of the same sources. Leaves out the providers for other networks, which take minutes.
 build_libfabric() {
-  [ ! -x $prefix/bin/fi_pingpong ] || return 0
+  ! cmp /libfabric.stamp $prefix/stamp || return 0
+  rm -rf $prefix
   cd /libfabric && { [ -x configure ] || ./autogen.sh; } &&
     ./configure --prefix=$prefix --disable-static --disable-verbs --disable-psm2 --disable-psm3 --disable-efa --disable-opx \
-      --disable-usnic --disable-rxd --disable-mrail CFLAGS=-O1 && make -j"$(jobs)" && make install
+      --disable-usnic --disable-rxd --disable-mrail CFLAGS=-O1 && make -j"$(jobs)" && make install && cp /libfabric.stamp $prefix/stamp
 }
 
 compile() {
@@ -37,8 +39,9 @@ jobs_of_two() {
 }
 
 case ${1:-} in
-  libfabric) build_libfabric ;;
+  libfabric) build_libfabric && fi_info --version ;;
+  version) fi_info --version ;;
   build) compile ;;
   jobs) jobs_of_two ;;
-  *) die 'libfabric, build or jobs' ;;
+  *) die 'libfabric, version, build or jobs' ;;
 esac

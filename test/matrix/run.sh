@@ -31,16 +31,31 @@ populate() {
   mkdir "$root/erdma" && (set -o pipefail; sources | tar -C "$top" --null -T - -cf - | tar -C "$root/erdma" -xf -)
 }
 
-# libfabric_sources ROOT: puts the sources of libfabric in /libfabric of the root.
-libfabric_sources() {
-  if [ -n "${ERDMA_LIBFABRIC_SOURCES:-}" ]; then
-    rm -rf --one-file-system "$1/libfabric" && cp -a "$ERDMA_LIBFABRIC_SOURCES" "$1/libfabric"
-    return
-  fi
+# hash_of FOLDER: prints a hash of all files in it, which does not depend on where the folder is.
+hash_of() (
+  set -o pipefail
+  cd "$1" && find . -name .git -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+)
+
+debian_sources() {
   # shellcheck disable=SC2016
-  [ -d "$1/libfabric" ] || in_root "$1" sh -euc 'echo "deb-src $1 bookworm main" >/etc/apt/sources.list.d/bookworm-sources.list
+  in_root "$1" sh -euc 'echo "deb-src $1 bookworm main" >/etc/apt/sources.list.d/bookworm-sources.list
     apt-get -q update && cd /tmp && apt-get -qy -o APT::Sandbox::User=root source libfabric/bookworm && mv libfabric-*/ /libfabric' \
     _ "${ERDMA_DEBIAN_MIRROR:-http://deb.debian.org/debian}"
+}
+
+# libfabric_sources ROOT: puts the sources of libfabric in /libfabric of the root, and in /libfabric.stamp which ones they are. An
+# earlier run may have left others.
+libfabric_sources() {
+  local wanted="Debian 12's source package"
+  [ -z "${ERDMA_LIBFABRIC_SOURCES:-}" ] || wanted=$(hash_of "$ERDMA_LIBFABRIC_SOURCES") || return
+  [ "$(cat "$1/libfabric.stamp" 2>/dev/null)" != "$wanted" ] || return 0
+  rm -rf --one-file-system "$1/libfabric" "$1/libfabric.stamp" || return
+  if [ -n "${ERDMA_LIBFABRIC_SOURCES:-}" ]; then
+    cp -a "$ERDMA_LIBFABRIC_SOURCES/." "$1/libfabric"
+  else
+    debian_sources "$1"
+  fi && echo "$wanted" >"$1/libfabric.stamp"
 }
 
 # prepare_bullseye ROOT: gets what test/matrix/debian11.sh needs.
@@ -77,10 +92,14 @@ test_in() {
 
 # versions SUITE: prints the versions of the release's packages that the provider uses.
 versions() {
-  local compiler=g++
-  [ "$1" != aarch64 ] || compiler=g++-aarch64-linux-gnu
+  local packages=(g++ libfabric1 libibverbs1 openmpi-bin)
+  case $1 in
+    aarch64) packages[0]=g++-aarch64-linux-gnu ;;
+    bullseye) packages=(g++ libibverbs1 openmpi-bin) ;; # test/matrix/debian11.sh builds libfabric
+  esac
   # shellcheck disable=SC2016
-  in_root "$matrix/$1" dpkg-query -W -f '${Package} ${Version}, ' $compiler libfabric1 libibverbs1 openmpi-bin 2>/dev/null | sed 's/, $//'
+  in_root "$matrix/$1" dpkg-query -W -f '${Package} ${Version}, ' "${packages[@]}" 2>/dev/null | sed 's/, $//'
+  [ "$1" != bullseye ] || in_root "$matrix/$1" /erdma/test/matrix/debian11.sh version | sed -n 's/^libfabric:/, libfabric/p'
 }
 
 if ! why=$(can_make_roots); then
