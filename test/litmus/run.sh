@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/litmus/run.sh [FILE...]: runs the exchanges of words and bytes between processes (transport/shm/ordering.h, region_gate.h) in
+# test/litmus/run.sh [FILE...]: runs exchanges of words and bytes between processes (transport/shm/ordering.h, region_gate.h) in
 # the models of C11 and AArch64 of herd7, and compares each with what its second line says: Never, or Sometimes where an order is
 # left out. HERD7 is the program with its options (herd7). The last line is "N passed, N failed". Debian has no package of herd7
 # (github.com/herd/herdtools7). With Debian 13's ocaml-nox, ocaml-dune, menhir, libmenhir-ocaml-dev, libzarith-ocaml-dev and
@@ -12,7 +12,7 @@ here=$(dirname "$(readlink -f "$0")")
 read -ra herd <<<"${HERD7:-herd7}"
 command -v "${herd[0]}" >/dev/null || { echo "SKIP: there is no herd7 (see $0)"; exit 77; }
 [ $# -gt 0 ] || set -- "$here"/*.litmus
-# Flags tell of data races, for example. One is of no matter: compilers write DMB ISH, and the argument is deprecated.
+# Flags tell of data races, for example. One does not matter: compilers write DMB ISH, and the argument is deprecated.
 flagged() { grep '^Flag ' <<<"$output" | grep -qv Shareability-argument-for-DMB; }
 passed=0 failed=0
 for file in "$@"; do
