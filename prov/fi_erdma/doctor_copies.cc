@@ -58,7 +58,8 @@ std::string measure_copies() {
   std::string fault;
   const Json copied = speeds_with("off", fault);
   if (!fault.empty()) return "what copying costs is not known: " + fault;
-  const Json direct = speeds_with("auto", fault);
+  // With "auto" the provider would try copies as well.
+  const Json direct = speeds_with("on", fault);
   const bool known = fault.empty() && number_of(direct, "cma", 0) > 0;
   const auto text = [&](const char* name) {
     const std::string rate = rate_text(copied[name].get<double>());
