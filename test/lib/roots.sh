@@ -40,7 +40,7 @@ in_root() {
     ${http_proxy:+"http_proxy=$http_proxy"} "${@:2}"
 }
 
-# newer_in ROOT PACKAGE...: unpacks packages of Debian 12 in /newer of a root of Debian 11, for what it has too old or not at all.
+# newer_in ROOT PACKAGE...: unpacks packages of Debian 12 in /newer of a root of Debian 11, which lacks them or has older versions.
 newer_in() {
   # shellcheck disable=SC2016
   in_root "$1" sh -eu -c 'mkdir -p /newer && cd /newer && [ ! -e whole ] || exit 0

@@ -82,7 +82,7 @@ more_of_the_provider() {
     truncation $collectives
   check 'erdma: the link takes packets along as it goes' 240 link_loses_packets
   check 'erdma: processes killed for 10 minutes' 780 killed_for 600
-  # Of the settings only loss is missing, with which transfers fail: see link_loses_packets.
+  # Loss is not among the settings: transfers fail with it. See link_loses_packets.
   local setting
   for setting in flush=0 flush=1 rnr=1 rnr=2 denied=1 late=3 delay_us=200 command_us=2000 aeq=0 strict_arm=1 max_mr=48; do
     check "erdma: the suite with $setting" 600 with_setting "$setting" suite
