@@ -32,7 +32,7 @@ struct Reason {
 };
 constexpr Reason kReasons[] = {
     {"nic_refused_always_bytes", "no memory is registered during this run [W203]"},
-    {"nic_refused_short_bytes", "shorter than 256 KiB without userfaultfd [W404]"},
+    {"nic_refused_short_bytes", "transfers are shorter than 256 KiB without userfaultfd [W404]"},
     {"nic_refused_room_bytes", "the limit of locked memory, or of the NIC, is reached [W402]"},
     {"nic_refused_memory_bytes", "this memory cannot be registered [W203]"}};
 
@@ -41,8 +41,8 @@ std::string reasons_of(const Block& endpoint) {
   std::string text;
   for (const auto& [counter, reason] : kReasons)
     if (const uint64_t bytes = endpoint.number(counter).value_or(0))
-      text +=
-          fmt::format("{}{} as {}", text.empty() ? "" : ", ", bytes_text(double(bytes)), reason);
+      text += fmt::format("{}{} because {}", text.empty() ? "" : ", ", bytes_text(double(bytes)),
+                          reason);
   return text;
 }
 

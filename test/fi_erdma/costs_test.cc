@@ -59,14 +59,14 @@ TEST(bytes_that_were_not_registered_are_told_by_reason) {
   one.numbers["nic_refused_short_bytes"] = 3072;
   one.numbers["nic_refused_room_bytes"] = 1024;
   expect(one, {},
-         {"4.00 KiB copied for the NIC here; not registered: 3.00 KiB as shorter than 256 KiB "
-          "without userfaultfd [W404], 1.00 KiB as the limit of locked memory, or of the NIC, is "
-          "reached [W402]"});
+         {"4.00 KiB copied for the NIC here; not registered: 3.00 KiB because transfers are "
+          "shorter than 256 KiB without userfaultfd [W404], 1.00 KiB because the limit of locked "
+          "memory, or of the NIC, is reached [W402]"});
   // The peer sent the bytes.
   Block other = endpoint("RDMA, zero copy", 0, "", 0);
   other.numbers["nic_refused_memory_bytes"] = 1024;
   expect(other, {},
-         {"0 B copied for the NIC here; not registered: 1.00 KiB as this memory cannot be "
+         {"0 B copied for the NIC here; not registered: 1.00 KiB because this memory cannot be "
           "registered [W203]"});
 }
 
