@@ -220,6 +220,7 @@ TEST(a_forked_child_does_not_tell_what_its_parent_was_refused) {
   }
   int status = 0;
   ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   check_text(alone.error_output.only_write(), "");
 }
 

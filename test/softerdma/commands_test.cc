@@ -48,6 +48,7 @@ TEST(without_a_connection_the_driver_ignores_rtr_and_refuses_rts) {
   open_devices(sides);
   sides[0].make_queues();
   ibv_qp* const qp = ibv_create_qp(sides[0].pd, &sides[0].init);
+  ck_assert_ptr_nonnull(qp);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   ck_assert_int_eq(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
@@ -61,6 +62,7 @@ TEST(regions_of_all_processes_count) {
   int ready[2];
   ck_assert_int_eq(pipe(ready), 0);
   const pid_t child = fork();
+  ck_assert_int_ge(child, 0);
   Side sides[2];
   open_devices(sides);
   ibv_pd* const pd = ibv_alloc_pd(sides[0].context);
@@ -71,6 +73,7 @@ TEST(regions_of_all_processes_count) {
     ck_assert_int_eq(write(ready[1], &byte, 1), 1);
     for (;;) pause();
   }
+  close(ready[1]);  // a child that ends early then ends the read
   ck_assert_int_eq(read(ready[0], &byte, 1), 1);
   ibv_mr* const last = make();
   ck_assert_ptr_nonnull(last);
