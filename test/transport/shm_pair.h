@@ -23,8 +23,11 @@ inline util::Result<std::unique_ptr<transport::shm::ShmTransport>> open_shm(
 
 inline const auto g_first_port = uint16_t(1024 + getpid() * 8 % 31'000);
 /// A port for listeners of tests; `number` is below 8. The children of this program have the same
-/// ports. Other programs that run at the time have other ones.
+/// ports. Other programs that run at the time usually have other ones: two programs have the same
+/// ports if their process ids differ by a multiple of 3875, or if they are in different namespaces
+/// of process ids and in one network namespace.
 inline uint16_t own_port(unsigned number) {
+  ck_assert_uint_lt(number, 8);
   return uint16_t(g_first_port + number);
 }
 
