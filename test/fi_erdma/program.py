@@ -376,26 +376,31 @@ class Program(unittest.TestCase):
             for row in rows:
                 self.assertRegex(row, r'^(# (HELP|TYPE) |\w+\{(\w+="([^"\\]|\\.)*",?)+\} \d+(\.\d+)?$)')
 
-    def test_prometheus_gets_copied_bytes_by_the_code_of_the_reason(self):
-        def copied(size, before=None, **environment):
-            with Shown(before=before, **environment) as shown:
-                shown.transfer(size, 8)
-                text = run("stat", "--prometheus", shown.pid).stdout
-            found = re.findall(r'(?m)^erdma_copied_bytes_total\{.*,reason="(W\d+)"\} (\d+)$', text)
-            self.assertEqual(len(found), 5)
-            return {reason: int(count) for reason, count in found if count != "0"}
+    def copied(self, size, before=None, **environment):
+        """Bytes of eight messages that were copied, by the code of the reason."""
+        with Shown(before=before, **environment) as shown:
+            shown.transfer(size, 8)
+            text = run("stat", "--prometheus", shown.pid).stdout
+        found = re.findall(r'(?m)^erdma_copied_bytes_total\{.*,reason="(W\d+)"\} (\d+)$', text)
+        self.assertEqual(len(found), 5)
+        return {reason: int(count) for reason, count in found if count != "0"}
 
+    def test_prometheus_gets_copied_bytes_by_the_code_of_the_reason(self):
         mib = 1024 * KIB
-        self.assertEqual(copied(mib), {})
+        self.assertEqual(self.copied(mib), {})
         # Two endpoints of one process, one of which counts what it sends, and one what it receives.
-        self.assertEqual(copied(mib, before=lambda: (refused("process_vm_readv")(), refused("process_vm_writev")())),
+        self.assertEqual(self.copied(mib, before=lambda: (refused("process_vm_readv")(), refused("process_vm_writev")())),
                          {"W401": 2 * 8 * mib})
         with nic_only() as nic:
-            self.assertEqual(copied(mib, **nic), {})
+            self.assertEqual(self.copied(mib, **nic), {})
             # One endpoint asks for memory that the other could not register.
-            self.assertEqual(copied(mib, **nic, FI_ERDMA_MR_CACHE="off"), {"W203": 8 * mib})
-            if not os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
-                self.assertEqual(copied(200 * KIB, **nic, before=refused("userfaultfd")), {"W404": 8 * 200 * KIB})
+            self.assertEqual(self.copied(mib, **nic, FI_ERDMA_MR_CACHE="off"), {"W203": 8 * mib})
+
+    def test_prometheus_gets_bytes_copied_for_want_of_userfaultfd(self):
+        if os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+            self.skipTest("the provider watches memory by /dev/userfaultfd, which a filter of system calls does not refuse")
+        with nic_only() as nic:
+            self.assertEqual(self.copied(200 * KIB, **nic, before=refused("userfaultfd")), {"W404": 8 * 200 * KIB})
 
     def test_live_ends_with_what_the_kernel_counted_of_devices(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -794,7 +799,7 @@ class Pair(unittest.TestCase):
         self.assertRegex(text, r"1\.00 MiB +\d\S* \w*iB/s\n")
 
     def test_the_screens_of_the_documents_have_the_columns_of_today(self):
-        """docs/capture-screens renews them."""
+        """docs/capture-screens renews them. The screen of `hang` has sentences and no columns, so it is not compared."""
         with open(os.path.join(SOURCE, "docs/statistics.md"), encoding="utf-8") as file:
             page = file.read()
         screens = dict(re.findall(r"<!-- screen: ([^>]+) -->\n```\n(.*?)^```$", page, flags=re.S | re.M))
@@ -806,8 +811,8 @@ class Pair(unittest.TestCase):
         for name, text in texts.items():
             # Words in capitals are names of columns and of settings.
             head = re.compile(r"(?m)^ +(?=PID|PATH|SIZE|FI_ERDMA_\w+ )([A-Z_/ ]+)(?:$|(?<= )[^A-Z])")
-            todays, shown = ({" ".join(line.split()) for line in head.findall(all)} for all in (text, screens[name]))
-            self.assertEqual(todays - shown, set(), name)
+            todays, documented = ({" ".join(line.split()) for line in head.findall(each)} for each in (text, screens[name]))
+            self.assertEqual(todays - documented, set(), name)
             self.assertTrue(todays, name)
 
     def test_bench_fails_where_bytes_go_another_way_or_are_wrong(self):
