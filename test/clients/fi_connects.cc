@@ -4,11 +4,12 @@
 // on each host.
 //   taken       half of the ports from which host A connects belong to TCP sockets: each of the
 //               connects to N endpoints succeeds (the caller narrows the range of ports)
-//   unanswered  packets to the peer are lost (the caller sees to that): no call waits, the
-//   operation
+//   unanswered  packets to the peer are lost (the caller loses them): no call waits, the operation
 //               fails, and an endpoint that is closed meanwhile closes soon
 //   crossing    both sides connect to each other at once: no call waits, and closing is soon
 //   nobody      the peer has left, before the first message or after it: an error soon
+// The exit status is 3 if only a limit on a call, on closing or on the time of an error was missed,
+// which may be due to a busy host. It is 1 for any other failure.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -28,7 +29,11 @@ namespace {
 constexpr double kLongestCall = 0.1;
 constexpr double kLongestClose = 2;
 constexpr double kLongestError = 2;
-enum Word { here, there, over };
+/// A third of the limits of the checks (vm/guest_erdma.sh), which run this program up to three
+/// times.
+constexpr double kLongestRun = 38;
+constexpr int kOnlyLate = 3;  ///< exit status
+enum Word { here, there, over, late };
 
 /// The longest time that a call of this thread waited. Time in which it ran, or in which others had
 /// the processor, does not count: it says more about the machine than about the call.
@@ -78,6 +83,7 @@ void poll(Node& node, Waits& waits, const std::function<bool()>& condition, doub
   }
 }
 
+/// For what no event tells of; the caller says what that is.
 void poll_for(Node& node, Waits& waits, double seconds) {
   const auto start = Clock::now();
   poll(
@@ -97,11 +103,19 @@ double close(Node& node) {
   return seconds_since(start);
 }
 
-void judge(const char* what, const Waits& waits, double closed) {
+/// Notes that a time is above its limit, and goes on: any other failure of either side counts more.
+void keep_limit(Board& board, double seconds, double limit, const char* what, const char* of_what) {
+  if (seconds <= limit) return;
+  std::fprintf(stderr, "fi_connects %s: late: %s took %.3f s, more than %.1f s\n", what, of_what,
+               seconds, limit);
+  board.words[late] = 1;
+}
+
+void judge(Board& board, const char* what, const Waits& waits, double closed) {
   std::printf("fi_connects %s: the longest wait of a call %.1f ms, fi_close %.0f ms\n", what,
               waits.longest() * 1e3, closed * 1e3);
-  if (waits.longest() > kLongestCall) fail("%s: a call waits too long", what);
-  if (closed > kLongestClose) fail("%s: fi_close takes too long", what);
+  keep_limit(board, waits.longest(), kLongestCall, what, "a call");
+  keep_limit(board, closed, kLongestClose, what, "fi_close");
 }
 
 // --- taken
@@ -167,10 +181,12 @@ int call_in_vain(Board& board) {
   std::printf("fi_connects unanswered: %s after %.1f s\n", fi_strerror(first.error),
               seconds_since(start));
   if (!first.error) fail("the packets were not lost");
+  // No event tells that the driver is done with the first connect, for which calls might wait.
   poll_for(node, waits, 0.5);
   post(node, waits, second, to[1], 2);
+  // No event tells that the second connect is under way, as it is to be when the endpoint closes.
   poll_for(node, waits, 0.5);
-  judge("unanswered", waits, close(node));
+  judge(board, "unanswered", waits, close(node));
   board.words[over] = 1;
   return 0;
 }
@@ -209,13 +225,13 @@ int cross(Board& board, int who, uint64_t rounds) {
     await_other(board, node, who, 4 * round + 2);
     closed = std::max(closed, close(node));
   }
-  judge("crossing", waits, closed);
+  judge(board, "crossing", waits, closed);
   return 0;
 }
 
 // --- nobody
 
-double fail_soon(Node& node, fi_addr_t to, const char* what) {
+void fail_soon(Board& board, Node& node, fi_addr_t to, const char* what) {
   Waits waits;
   Op op;
   const auto start = Clock::now();
@@ -225,16 +241,15 @@ double fail_soon(Node& node, fi_addr_t to, const char* what) {
   const double seconds = seconds_since(start);
   std::printf("fi_connects nobody: %s: %s after %.2f s\n", what, fi_strerror(op.error), seconds);
   if (op.error != FI_ECONNREFUSED) fail("%s: the error is not the right one", what);
-  judge("nobody", waits, 0);
-  return seconds;
+  judge(board, "nobody", waits, 0);
+  keep_limit(board, seconds, kLongestError, "nobody", what);
 }
 
 int look_for_them(Board& board) {
-  double longest = 0;
   {
     Node node;
     node.wait_until([&] { return board.words[there] == 1; }, "the other side");
-    longest = fail_soon(node, node.insert(board.name(1)), "a peer that was never there");
+    fail_soon(board, node, node.insert(board.name(1)), "a peer that was never there");
   }
   Node node;
   board.words[here] = 1;
@@ -246,10 +261,11 @@ int look_for_them(Board& board) {
   node.wait(op);
   must(-op.error, "send");
   node.wait_until([&] { return board.words[there] == 3; }, "the other side");
-  Waits waits;
-  poll_for(node, waits, 0.3);
-  longest = std::max(longest, fail_soon(node, to, "a peer that has left"));
-  if (longest > kLongestError) fail("the error comes late");
+  // No event tells that the peer's goodbye has been read. A message that is posted before fails
+  // with its connection, and this test is of one that needs a new connection.
+  Waits ignored;
+  poll_for(node, ignored, 0.3);
+  fail_soon(board, node, to, "a peer that has left");
   return 0;
 }
 
@@ -259,7 +275,11 @@ int leave(Board& board) {
     board.publish(1, node.name());
   }
   board.words[there] = 1;
-  while (board.words[here] != 1) ::usleep(1000);
+  const auto start = Clock::now();
+  while (board.words[here] != 1) {
+    if (seconds_since(start) > 30) fail("waited 30 s for the other side");
+    ::usleep(1000);
+  }
   {
     Node node;
     Op op;
@@ -301,5 +321,6 @@ int main(int argc, char** argv) {
   }
   const pid_t caller = spawn(a);
   const pid_t callee = spawn(b);
-  return reap({caller, callee}, 100);
+  const int failed = reap({caller, callee}, kLongestRun);
+  return !failed && board.words[late] ? kOnlyLate : failed;
 }

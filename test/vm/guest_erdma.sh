@@ -60,7 +60,7 @@ of_the_provider() {
   check 'erdma: 60 connects, and TCP has half of the ports' 120 taken_ports
   check 'erdma: a peer that does not answer makes no call wait' 120 unanswered
   check 'erdma: connects that cross in a slow network make no call wait' 120 crossing
-  check 'erdma: a peer on which nobody listens' 60 nobody_there
+  check 'erdma: a peer on which nobody listens' 120 nobody_there
   check 'erdma: processes killed' 240 across fi_kill_stress --rounds 2 --limit-ms 60000
   check 'erdma: a region of 5 GiB' 120 across fi_large --no-message
   check 'erdma: Open MPI, 2 hosts with 2 ranks each' 300 mpi_hosts 4 datatypes broadcast reductions
