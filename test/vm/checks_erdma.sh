@@ -110,14 +110,17 @@ perftest() {
   return $status
 }
 
-# with_setting NAME=VALUE COMMAND...: runs the command with a setting of the model.
+# Some functions change what later checks use. An EXIT trap of the check's own shell restores it, also when the limit of
+# the check ends that shell with SIGTERM: bash runs the trap at once, and the next check begins when this shell has ended.
+# The trap of a subshell would run while the next check begins, and a trap for TERM waits for the command that runs.
+
+# with_setting NAME=VALUE COMMAND...: runs the command with a setting of the model, as the last one of its shell.
 with_setting() {
-  local file=/sys/module/ermodel/parameters/${1%%=*} before status=0
-  before=$(cat "$file")
-  echo "${1#*=}" >"$file"
-  (shift && "$@") || status=$?
-  echo "$before" >"$file"
-  return $status
+  setting=/sys/module/ermodel/parameters/${1%%=*}
+  value=$(cat "$setting") || wrong "there is no $setting"
+  trap 'echo "$value" >"$setting"' EXIT
+  echo "${1#*=}" >"$setting"
+  (shift && "$@")
 }
 
 # load_anew [NAME=VALUE...]: reloads the model with these parameters.
@@ -168,31 +171,25 @@ connects() {
 }
 # Of 40 ports, TCP sockets have 20.
 taken_ports() {
-  local range=/proc/sys/net/ipv4/ip_local_port_range before status=0
-  before=$(inside A cat $range)
+  range=/proc/sys/net/ipv4/ip_local_port_range
+  before=$(inside A cat $range) || wrong "there is no $range"
+  trap 'echo "$before" | inside A tee $range' EXIT
   echo '40000 40039' | inside A tee $range
-  connects taken || status=1
-  echo "$before" | inside A tee $range
-  [ $status = 0 ] || wrong 'not all connects succeeded'
+  connects taken || wrong 'not all connects succeeded'
   [ "$(grep -c 'a connect to .* got a port that is taken' "$log.run")" -ge 10 ] || wrong 'hardly a port was taken'
 }
 # Packets to B go to a MAC that nobody has.
 unanswered() {
-  local status=0
+  trap 'ip -n A neigh del 10.10.0.2 dev a0' EXIT
   ip -n A neigh replace 10.10.0.2 lladdr 52:54:00:ed:00:ff nud permanent dev a0
-  FI_ERDMA_CONNECT_TIMEOUT=2000 connects unanswered || status=1
-  ip -n A neigh del 10.10.0.2 dev a0
-  [ $status = 0 ] || wrong 'a call waited for the peer, or failed'
+  FI_ERDMA_CONNECT_TIMEOUT=2000 connects unanswered || wrong 'a call waited for the peer, or failed'
 }
 # A packet takes 200 ms each way.
 crossing() {
-  local status=0
+  trap 'ip netns exec A tc qdisc del dev a0 root; ip netns exec B tc qdisc del dev b0 root' EXIT
   ip netns exec A tc qdisc add dev a0 root netem delay 200ms &&
     ip netns exec B tc qdisc add dev b0 root netem delay 200ms || wrong 'there is no netem'
-  connects crossing || status=1
-  ip netns exec A tc qdisc del dev a0 root
-  ip netns exec B tc qdisc del dev b0 root
-  [ $status = 0 ] || wrong 'a call waited for the peer, or failed'
+  connects crossing || wrong 'a call waited for the peer, or failed'
 }
 nobody_there() {
   FI_ERDMA_CONNECT_TIMEOUT=1000 connects nobody 'nobody listens at 10\.10\.0\.2' \
