@@ -213,5 +213,6 @@ hung() {
   local rank
   rank=$(dirname "$bin")/test/fi_erdma/rank
   [ -x "$rank" ] || skip "there is no $rank"
-  python3 "$top/test/vm/hang_nic.py" "$fi_erdma" "$rank" "$1" "$2" || wrong 'it does not'
+  python3 "$top/test/vm/hang_nic.py" "$fi_erdma" "$rank" "$1" "$2" ||
+    wrong 'fi_erdma hang does not name the rank for which the other one waits'
 }

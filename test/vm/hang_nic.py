@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """hang_nic.py PROGRAM RANK DEVICE_OF_A DEVICE_OF_B: two ranks (test/fi_erdma/rank.cc) on two hosts stand still, and `fi_erdma hang`
 must name the rank for which the other waits: first one that a signal stopped, then one that posted no receive."""
+import contextlib
 import os
 import re
 import signal
@@ -13,11 +14,13 @@ INTERVALS = ["1", "4", "16"]  # seconds: an emulated rank answers late
 
 
 class Rank:
-    def __init__(self, number, host, device):
+    def __init__(self, ending, number, host, device):
+        """`ending`: the ExitStack that ends this rank."""
         variables = [f"PMI_RANK={number}", f"FI_ERDMA_DEVICE={device}", "FI_ERDMA_PEER_TIMEOUT=600000"]
         # `ip` and `env` become the rank, so that its process is this one.
         self.process = subprocess.Popen(["ip", "netns", "exec", host, "env", *variables, RANK], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        ending.callback(self.end)
         self.pid = self.process.pid
         self.answer("ready")
 
@@ -35,6 +38,11 @@ class Rank:
         self.process.send_signal(signal.SIGUSR1)
         self.answer()
 
+    def end(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
 
 def hangs(ranks, status, *wanted):
     """Whether the text has all that is wanted, at the shortest interval that suffices."""
@@ -47,8 +55,8 @@ def hangs(ranks, status, *wanted):
     return False
 
 
-def main():
-    ranks = [Rank(0, "A", DEVICES[0]), Rank(1, "B", DEVICES[1])]
+def found_hangs(ending):
+    ranks = [Rank(ending, 0, "A", DEVICES[0]), Rank(ending, 1, "B", DEVICES[1])]
     names = [rank.do("name", wanted="") for rank in ranks]
     to = [rank.do("peer", name, wanted="") for rank, name in zip(ranks, reversed(names))]
     # They are connected, in both directions.
@@ -70,10 +78,12 @@ def main():
     ranks[0].do("poll")
     missing = hangs(ranks, 0, r"^1 of 2 processes waits; all wait in the end for rank 1 ",
                     r"1 send of 1.00 MiB to rank 1, .*: rank 1 has 1 of these and no receive that matches")
-    for rank in ranks:
-        rank.process.kill()
     print(f"# stopped: {stopped}, missing receive: {missing}")
-    return not (stopped and missing)
+    return stopped and missing
 
 
-sys.exit(main())
+# Also after a failure, and at the limit of the check, no rank stays behind.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+with contextlib.ExitStack() as stack:
+    found = found_hangs(stack)
+sys.exit(not found)
