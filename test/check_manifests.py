@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-"""check_manifests.py FILE...: each manifest has only fields of its schema, of the right types, and each field that is required.
+"""check_manifests.py [--refused] FILE...: each manifest has only fields of its schema, of the right types, and each field that is
+required. With --refused: each file has a manifest of which that is not so.
 
 Kubernetes' schema is that of its client for Python (Debian's python3-kubernetes), which is generated from Kubernetes' OpenAPI document.
 The MPI operator's is the table below, as in its kubeflow.org_mpijobs.yaml (v2beta1) of 2026. Both leave open what some strings may be,
@@ -134,7 +135,9 @@ def check_replicas(spec, where):
 CONNECTIONS = {"V1PodSpec": check_pod, "V1SeccompProfile": check_profile, "V1DaemonSetSpec": check_selector,
                "MPIJobSpec": check_replicas}
 
-for path in sys.argv[1:]:
+
+def faults_of(path):
+    faults.clear()
     with open(path, encoding="utf-8") as file:
         for manifest in yaml.safe_load_all(file):
             kind = KINDS.get((manifest.get("apiVersion"), manifest.get("kind")))
@@ -142,5 +145,12 @@ for path in sys.argv[1:]:
                 check(manifest, kind, f"{path}: {kind}")
             else:
                 faults.append(f"{path}: there is no schema for its apiVersion and kind")
-print(*faults, sep="\n", end="\n" if faults else "")
-sys.exit(1 if faults else 0)
+    return list(faults)
+
+
+if sys.argv[1] == "--refused":
+    wrong = [f"{path} is taken" for path in sys.argv[2:] if not faults_of(path)]
+else:
+    wrong = [fault for path in sys.argv[1:] for fault in faults_of(path)]
+print(*wrong, sep="\n", end="\n" if wrong else "")
+sys.exit(1 if wrong else 0)
