@@ -16,13 +16,17 @@ constexpr uint32_t kMrModeBits = FI_VERSION(1, 5);  ///< API since which mr_mode
 constexpr uint32_t kSockaddrIp = 17;                ///< FI_SOCKADDR_IP of 2.x headers
 
 int refuse(const char* attribute, const std::string& asked, const std::string& offered) {
-  const std::string reason =
-      std::string("hints ask ") + attribute + " " + asked + ", offered is " + offered;
-  // Clients ask for one mode and then for another (fi_mr(3)).
-  const bool often_second = !std::strcmp(attribute, "domain_attr->mr_mode");
-  if (!keep_back(reason, often_second))
-    ERDMA_REFUSE("hints ask %s %s, offered is %s", attribute, asked.c_str(), offered.c_str());
+  if (refusal_matters()) tell_kept_back();
+  ERDMA_REFUSE("hints ask %s %s, offered is %s", attribute, asked.c_str(), offered.c_str());
   return -FI_ENODATA;
+}
+
+/// Some clients ask for one mode and then for another (fi_mr(3)).
+int refuse_mode(const std::string& asked, const std::string& offered) {
+  constexpr char kAttribute[] = "domain_attr->mr_mode";
+  if (keep_back(std::string("hints ask ") + kAttribute + " " + asked + ", offered is " + offered))
+    return -FI_ENODATA;
+  return refuse(kAttribute, asked, offered);
 }
 
 /// Copies the result of fi_tostr(3), which is in a buffer that the next call overwrites.
@@ -83,15 +87,15 @@ int check_mr_mode(uint32_t version, int asked, uint64_t caps) {
                          : pure || !(asked & (kMrBasic | kMrScalable));
   const auto asked_text = [&] { return text(static_cast<uint32_t>(asked), FI_TYPE_MR_MODE); };
   if (!valid)
-    return refuse("domain_attr->mr_mode", asked_text(),
-                  "a set of bits, FI_MR_BASIC alone or FI_MR_SCALABLE alone");
+    return refuse_mode(asked_text(), "a set of bits, FI_MR_BASIC alone or FI_MR_SCALABLE alone");
   const bool names_memory = FI_VERSION_GE(version, FI_VERSION(1, 9)) && asked & FI_MR_HMEM && !pure;
   if (caps & FI_HMEM && !names_memory)
-    return refuse("domain_attr->mr_mode", asked_text(), "FI_MR_HMEM for FI_HMEM, as of API 1.9");
+    return refuse_mode(asked_text(), "FI_MR_HMEM for FI_HMEM, as of API 1.9");
   if (!is_target(caps) || mode_permits_target(version, asked)) return 0;
-  return refuse("domain_attr->mr_mode", asked_text(),
-                "FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY for a target of FI_RMA or "
-                "FI_ATOMIC");
+  return refuse_mode(
+      asked_text(),
+      "FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY for a target of FI_RMA or "
+      "FI_ATOMIC");
 }
 
 int check_auth_key(const char* attribute, const uint8_t* key, size_t size, size_t most) {

@@ -42,12 +42,6 @@ static_assert(std::is_trivially_destructible_v<KeptBack>);
 constinit KeptBack g_kept;
 constexpr size_t kMostBytes = sizeof(g_kept.reason) - 1;
 
-/// Tells the reason that is kept back, if there is one. The caller holds the mutex.
-void tell_kept() noexcept {
-  if (g_kept.times > 0) util::tell(util::Cause::no_data, "refused: %s", g_kept.reason);
-  g_kept.times = 0;
-}
-
 bool is_provider_name(std::string_view token) noexcept {
   constexpr size_t kLength = sizeof(kProviderName) - 1;
   return token.size() == kLength && strncasecmp(token.data(), kProviderName, kLength) == 0;
@@ -95,18 +89,15 @@ void GetinfoCall::offers() const noexcept {
   g_kept.times = 0;
 }
 
-bool keep_back(const std::string& reason, bool often_second) noexcept {
+bool keep_back(const std::string& reason) noexcept {
   if (!t_in_getinfo || !refusal_matters() || util::notice_level() == util::NoticeLevel::info ||
       util::log_takes(FI_LOG_WARN, FI_LOG_CORE))
     return false;
   const std::lock_guard guard(g_kept.mutex);
   g_kept.be_of(getpid());
-  if (often_second && g_kept.offered) return true;
+  if (g_kept.offered) return true;
   const bool other = g_kept.times > 0 && reason.compare(0, kMostBytes, g_kept.reason) != 0;
-  if (!often_second || other || g_kept.times + 1 == kMostRefusals) {
-    tell_kept();
-    return false;
-  }
+  if (other || g_kept.times + 1 == kMostRefusals) return false;
   g_kept.reason[reason.copy(g_kept.reason, kMostBytes)] = '\0';
   ++g_kept.times;
   return true;
@@ -117,7 +108,8 @@ void tell_kept_back() noexcept {
   const std::unique_lock guard(g_kept.mutex, std::try_to_lock);
   if (!guard) return;
   g_kept.be_of(getpid());
-  tell_kept();
+  if (g_kept.times > 0) util::tell(util::Cause::no_data, "refused: %s", g_kept.reason);
+  g_kept.times = 0;
 }
 
 bool refusal_matters() noexcept {

@@ -36,13 +36,13 @@ class GetinfoCall {
 /// True if no other provider will answer the application, so that the user must see the refusal.
 bool refusal_matters() noexcept;
 
-/// Within a GetinfoCall: some clients ask for one thing and, if it is refused, for another
-/// (`often_second`). Such a reason is kept back, if it would go to standard error: it is told with
-/// a second reason or the third time that it occurs, or when the process ends, but not once the
-/// provider has offered something to hints. Returns false if the reason is to be told now. With
+/// Within a GetinfoCall: keeps a reason back that would go to standard error, because the client
+/// may ask for something else if it is refused this. tell_kept_back() tells it with a second reason
+/// or the third time that it occurs, or when the process ends, but not once the provider has
+/// offered something to hints. Returns false if the reason is to be told now. With
 /// FI_ERDMA_LOG=info nothing is kept back.
-bool keep_back(const std::string& reason, bool often_second) noexcept;
-/// Tells what was kept back. libfabric calls this (cleanup) when it ends.
+bool keep_back(const std::string& reason) noexcept;
+/// Tells what was kept back, if anything was. libfabric also calls this (cleanup) when it ends.
 void tell_kept_back() noexcept;
 
 }  // namespace erdma::fabric
