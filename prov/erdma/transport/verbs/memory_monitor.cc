@@ -135,7 +135,8 @@ int MemoryMonitor::watch(const MemoryRange& range) noexcept {
   request.range = {range.start, range.bytes()};
   request.mode = UFFDIO_REGISTER_MODE_WP;
   if (!::ioctl(x_uffd.get(), UFFDIO_REGISTER, &request)) return 0;
-  return errno == EBUSY ? -FI_EBUSY : -FI_EOPNOTSUPP;
+  if (errno == EBUSY) return -FI_EBUSY;
+  return errno == EINVAL ? -FI_EOPNOTSUPP : -FI_ENOMEM;
 }
 
 void MemoryMonitor::unwatch(const MemoryRange& range) noexcept {

@@ -54,7 +54,7 @@ class MemoryMonitor {
   static bool counts_changes() noexcept;
 
   /// `range` consists of whole pages. 0; -FI_EBUSY: another userfaultfd watches it; -FI_EOPNOTSUPP:
-  /// this memory cannot be watched.
+  /// memory of this kind cannot be watched; -FI_ENOMEM: a limit, or want of memory.
   [[nodiscard]] int watch(const MemoryRange& range) noexcept;
   void unwatch(const MemoryRange& range) noexcept;
 

@@ -248,7 +248,8 @@ int WatchedCache::watch_mapping(uintptr_t address, MemoryRange& watched) {
   if (const int rc = x_monitor->watch(watched)) {
     if (rc == -FI_EBUSY)
       x_notices.once(CopyNotices::busy, "is watched by another userfaultfd", 0);
-    else if (find_mapping(address, after) && after.ours && after.range.contains(watched))
+    else if (rc == -FI_EOPNOTSUPP && find_mapping(address, after) && after.ours &&
+             after.range.contains(watched))
       x_notices.once(CopyNotices::kind,
                      "is of a kind that userfaultfd of this kernel can't watch (huge pages can be "
                      "watched since Linux 5.19)",

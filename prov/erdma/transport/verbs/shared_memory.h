@@ -60,7 +60,7 @@ struct SharedMemory {
   uint64_t length = 0;
   Access access = Access::remote_read;
   bool bounced = false;
-  CopyReason refusal;        ///< set if it is bounced
+  CopyReason refusal = CopyReason::memory;  ///< why it is bounced
   Stream* stream = nullptr;  ///< on its way to the peer
 
   /// What the peer is told. `handle`: of this object.
