@@ -340,7 +340,9 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   pair.reads(domain.get(), *info, kLong);
   add_page(json);
   json["step"] = "map memory anew";
-  json["renewed"] = outcome_of(libfabric, [&] { pair.messages_of_renewed_memory(kLong); });
+  // Endpoints of its own, because a failure may leave operations behind.
+  json["renewed"] =
+      outcome_of(libfabric, [&] { Pair(domain.get(), info).messages_of_renewed_memory(kLong); });
   json["step"] = "fork";
   json["fork"] = outcome_of(libfabric, [&] { pair.message_after_fork(kLong); });
 }
