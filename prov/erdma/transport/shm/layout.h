@@ -19,7 +19,8 @@ inline constexpr uint32_t kHotSlots = 64;
 inline constexpr uint32_t kColdSlots = 4;
 inline constexpr uint32_t kSlotBytes = 128;
 inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_t(kHeaderBytes);
-/// More than the second-level caches of most processors: see kShortRound.
+/// More than many second-level caches (512 KiB to 1 MiB; some have 2 MiB), so that lines leave them
+/// before they are written again: see kShortRound.
 inline constexpr uint32_t kByteRing = 1024 * 1024;
 inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it begins
 inline constexpr uint32_t kColdRings = 64;        ///< per chunk: one bit each in one word

@@ -61,7 +61,7 @@ struct SharedMemory {
   Access access = Access::remote_read;
   bool bounced = false;
   CopyReason refusal = CopyReason::memory;  ///< why it is bounced
-  Stream* stream = nullptr;  ///< on its way to the peer
+  Stream* stream = nullptr;                 ///< on its way to the peer
 
   /// What the peer is told. `handle`: of this object.
   RemoteMemory named(util::PoolHandle handle) const noexcept;
