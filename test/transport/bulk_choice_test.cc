@@ -1,5 +1,9 @@
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <ucontext.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <memory>
 
 #include <rdma/fi_errno.h>
@@ -98,6 +102,70 @@ TEST(who_is_needed_does_its_part_on_a_shared_core, 2) {
   ck_assert_uint_eq(_i ? channel.in_counters.bounce_in_bytes : channel.out_counters.cma_write_bytes,
                     message.length);
 }
+
+#if defined(__x86_64__)
+
+/// While it exists, each load of the sender's write state sees another value than the one before:
+/// the page with the word is protected, and a handler changes the word, lifts the protection and
+/// has the processor trap again after the instruction.
+class RestlessSender {
+ public:
+  explicit RestlessSender(BulkShared& page) {
+    s_page = &page;
+    struct sigaction action {};
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    action.sa_sigaction = on_access;
+    sigaction(SIGSEGV, &action, nullptr);
+    action.sa_sigaction = after_access;
+    sigaction(SIGTRAP, &action, nullptr);
+    protect(PROT_NONE);
+  }
+  ~RestlessSender() {
+    protect(PROT_READ | PROT_WRITE);
+    signal(SIGSEGV, SIG_DFL);
+    signal(SIGTRAP, SIG_DFL);
+  }
+
+ private:
+  static constexpr greg_t kTrap = 0x100;  // EFLAGS.TF
+  static void protect(int how) { mprotect(s_page, kPageBytes, how); }
+  static void on_access(int, siginfo_t* info, void* context) {
+    const auto offset =
+        static_cast<std::byte*>(info->si_addr) - reinterpret_cast<std::byte*>(s_page);
+    if (offset < 0 || size_t(offset) >= kPageBytes) abort();
+    protect(PROT_READ | PROT_WRITE);
+    if (size_t(offset) == offsetof(BulkShared, write_state)) {
+      const bool allowed = s_page->write_state == uint64_t(WriteState::allowed);
+      s_page->write_state = uint64_t(allowed ? WriteState::unasked : WriteState::allowed);
+    }
+    static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL] |= kTrap;
+  }
+  static void after_access(int, siginfo_t*, void* context) {
+    static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL] &= ~kTrap;
+    protect(PROT_NONE);
+  }
+
+  static BulkShared* s_page;
+};
+BulkShared* RestlessSender::s_page = nullptr;
+
+/// A receiver that looked twice within one decision let two messages use the same slots.
+TEST(messages_take_turns_in_the_slots_whatever_the_sender_announces, 2) {
+  Channel channel(Ways::chosen);
+  Message first(channel, 3 * kMiB, 1), second(channel, 3 * kMiB, 2), third(channel, kMiB, 3);
+  {
+    const RestlessSender restless(channel.page());
+    if (_i) channel.in.ready();  // one more load
+    channel.run();
+  }
+  for (const Message* message : {&first, &second, &third}) {
+    assert_done_once(channel.sink, message->token, 0);
+    ck_assert(message->arrived());
+  }
+  ck_assert_uint_gt(channel.in_counters.bounce_in_bytes, 0);
+}
+
+#endif
 
 TEST(copy_is_not_chosen_where_its_memory_is_one_too_many) {
   Channel channel(Ways::chosen);

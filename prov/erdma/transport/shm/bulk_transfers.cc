@@ -110,8 +110,12 @@ bool BulkTransfers::all_claimed(const Transfer& transfer) const noexcept {
          claims.front + claims.back >= transfer.chunks;
 }
 
-Mode BulkTransfers::next_mode(const Transfer& transfer) const noexcept {
+BulkTransfers::Outlook BulkTransfers::look(const Transfer& transfer) const noexcept {
   const auto write_state = WriteState(load_acquire(x_page.write_state));
+  return {write_state, next_mode(transfer, write_state), may_choose_copy(transfer, write_state)};
+}
+
+Mode BulkTransfers::next_mode(const Transfer& transfer, WriteState write_state) const noexcept {
   if (transfer.call == CmaCall::write) return Mode::outward;
   const bool unasked = write_state == WriteState::unasked;
   const bool writes = write_state == WriteState::allowed || unasked;
@@ -131,22 +135,16 @@ int BulkTransfers::back_slots() noexcept {
 /// True if this transfer may use the slots although CMA could move it. A sender that has not yet
 /// announced whether it may write is not polling, so it cannot copy either. Where cores are shared,
 /// each half of a copy waits for its turn.
-bool BulkTransfers::may_choose_copy(const Transfer& transfer) const noexcept {
-  const auto write_state = WriteState(load_acquire(x_page.write_state));
+bool BulkTransfers::may_choose_copy(const Transfer& transfer,
+                                    WriteState write_state) const noexcept {
   return !transfer.copy_off && !x_core.shared() && write_state != WriteState::unasked &&
          !x_unaffordable && transfer.call == CmaCall::read && transfer.remote.index != kUnhelped &&
          x_backing.bounce_affordable() && write_state != WriteState::unknown;
 }
 
-/// One transfer at a time has the slots. Others that might use them wait, so that the measured time
-/// is that of the path alone.
-bool BulkTransfers::must_wait(const Transfer& transfer) const noexcept {
-  return x_bouncing && (next_mode(transfer) == Mode::bounce || may_choose_copy(transfer));
-}
-
 /// `mode` is what CMA permits on entry; it becomes Mode::bounce if the bytes shall be copied.
 /// Returns 0, or why they cannot be.
-int BulkTransfers::choose_path(Transfer& transfer, Mode& mode) noexcept {
+int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mode) noexcept {
   if (mode == Mode::outward) {
     transfer.path = Path::cma;
     transfer.comparable = false;
@@ -154,7 +152,7 @@ int BulkTransfers::choose_path(Transfer& transfer, Mode& mode) noexcept {
   }
   const bool cma = mode != Mode::bounce;
   const size_t length = transfer.range.length();
-  const bool copy = !cma || may_choose_copy(transfer);
+  const bool copy = !cma || now.copy;
   transfer.comparable = copy;
   transfer.path = x_choice.choose(length, {cma, copy});
   if (!copies(transfer.path)) return 0;
@@ -171,14 +169,15 @@ int BulkTransfers::choose_path(Transfer& transfer, Mode& mode) noexcept {
 
 /// False: the transfer must wait for the slots, or until the sender announces whether it may write.
 bool BulkTransfers::begin(Transfer& transfer) noexcept {
-  Mode mode = next_mode(transfer);
-  if (mode == Mode::none || must_wait(transfer)) return false;
+  const Outlook now = look(transfer);
+  Mode mode = now.mode;
+  if (mode == Mode::none || (x_bouncing && now.may_use_slots())) return false;
   const Range whole = transfer.left[--transfer.lefts];
   transfer.range = {whole.begin, std::min(whole.end, whole.begin + kMaxRange)};
   transfer.leave(transfer.range.end, whole.end);
-  transfer.status = choose_path(transfer, mode);
+  transfer.status = choose_path(transfer, now, mode);
   if (transfer.status != 0) return true;
-  transfer.present = WriteState(load_acquire(x_page.write_state)) != WriteState::unknown;
+  transfer.present = now.write_state != WriteState::unknown;
   transfer.asks = asks_sender(x_choice, transfer, mode, x_core.shared());
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
@@ -415,9 +414,11 @@ bool BulkTransfers::ready(const Transfer& transfer) const noexcept {
   if (stop_of(transfer).error != 0) return true;
   const TicketProgress& progress = x_page.progress[transfer.ticket];
   switch (transfer.state.mode) {
-    case Mode::none:
+    case Mode::none: {
+      const Outlook now = look(transfer);
       return (transfer.remote.region && !may_call(transfer)) ||
-             (next_mode(transfer) != Mode::none && !must_wait(transfer));
+             (now.mode != Mode::none && !(x_bouncing && now.may_use_slots()));
+    }
     case Mode::bounce:
       // A receiver that could read instead does not sleep while it waits for the sender.
       return tally_of(x_page.produced, transfer) != transfer.piece || may_call(transfer);

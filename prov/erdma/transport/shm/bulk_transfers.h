@@ -108,10 +108,20 @@ class BulkTransfers {
   bool may_call(const Transfer& transfer) const noexcept {
     return x_peer.verdict(transfer.call).permission == Permission::allowed && !transfer.own_off;
   }
-  Mode next_mode(const Transfer& transfer) const noexcept;
-  bool may_choose_copy(const Transfer& transfer) const noexcept;
-  bool must_wait(const Transfer& transfer) const noexcept;
-  int choose_path(Transfer& transfer, Mode& mode) noexcept;
+  /// What is possible for a transfer, as one load of the sender's word shows. The sender may change
+  /// the word at any time, so each decision uses one such object.
+  struct Outlook {
+    WriteState write_state;
+    Mode mode;  ///< what CMA permits; bounce: nothing; none: the sender has to announce more
+    bool copy;  ///< the slots may be used although CMA could move the bytes
+    /// One transfer at a time has the slots. Others that might use them wait, so that the measured
+    /// time is that of the path alone.
+    bool may_use_slots() const noexcept { return mode == Mode::bounce || copy; }
+  };
+  Outlook look(const Transfer& transfer) const noexcept;
+  Mode next_mode(const Transfer& transfer, WriteState write_state) const noexcept;
+  bool may_choose_copy(const Transfer& transfer, WriteState write_state) const noexcept;
+  int choose_path(Transfer& transfer, const Outlook& now, Mode& mode) noexcept;
   bool begin(Transfer& transfer) noexcept;
   int back_slots() noexcept;
   void publish(Transfer& transfer) noexcept;
