@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdarg>
 #include <cstring>
 #include <new>
@@ -177,8 +178,9 @@ int reap(std::vector<pid_t> children, double limit_s) {
   while (!children.empty()) {
     for (size_t i = 0; i < children.size(); ++i) {
       int status = 0;
-      if (::waitpid(children[i], &status, WNOHANG) == 0) continue;
-      const pid_t child = children[i];
+      const pid_t child = ::waitpid(children[i], &status, WNOHANG);
+      if (child == 0) continue;
+      if (child < 0) fail("waitpid: %s", std::strerror(errno));
       children.erase(children.begin() + ptrdiff_t(i));
       if (judge(child, status) == 0) break;
       kill_all(children);
