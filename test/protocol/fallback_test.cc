@@ -4,15 +4,13 @@
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
 #include "libcheck.h"
-#include "protocol/pair.h"
+#include "protocol/one_sided_rig.h"
 
 namespace {
 
 using erdma::fake::Network;
 using erdma::fake::Transport;
 using namespace erdma::test;
-
-int g_one, g_two;
 
 /// Two nodes that are connected by two networks. `near` is the first choice, `far` the second.
 struct Rig {
@@ -250,6 +248,34 @@ TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   rig.run_until_idle();
   ck_assert_uint_eq(rig.a.received.take().length, 5000);
   ck_assert(at_a == large);
+  rig.end_work({&g_one, &g_two});
+}
+
+/// The segments of a write are here, and the write itself is still to come over the same link.
+TEST(the_end_of_one_link_spares_segments_that_came_over_the_other) {
+  namespace wire = erdma::protocol::wire;
+  Crossed rig(true);
+  OneSidedNode initiator(rig.a), target(rig.b);
+  auto text = pattern(16);
+  std::vector<char> memory(16);
+  FakeRegion region(memory.data(), memory.size(), FI_REMOTE_WRITE);
+  target.regions.by_key[5] = &region;
+  rig.b.received.entries.clear();
+  rig.a.received.entries.clear();
+  rig.a.transport.behaviour.room = 1;
+  const iovec iov{text.data(), 16};
+  const wire::Segment segments[] = {{uint64_t(&memory[8]), 5, 8}, {uint64_t(&memory[0]), 5, 8}};
+  must(rig.a.engine.post_one_sided(
+      OneSidedNode::args(wire::Op::write, 1, &iov, 1, segments, 2, &g_one)));
+  rig.b.engine.progress();
+  Transport::bring_down(rig.far_ba(), -FI_ECONNRESET, rig.b.engine);
+  rig.a.transport.behaviour.room = 10;
+  rig.run_until_idle();
+  ck_assert_uint_eq(initiator.writes.entries.size(), 1);
+  ck_assert_int_eq(initiator.writes.take().error, 0);
+  ck_assert(std::equal(text.begin(), text.begin() + 8, memory.begin() + 8) &&
+            std::equal(text.begin() + 8, text.end(), memory.begin()));
+  ck_assert(!rig.near_ba().failed);
   rig.end_work({&g_one, &g_two});
 }
 

@@ -82,13 +82,14 @@ class Peer : public util::ListHook<BacklogTag> {
   util::IntrusiveList<Access> accesses;
   PendingList<Delivery> starting;  ///< wait for room on the link
   PendingList<Delivery> active;
-  util::IntrusiveList<Arrival> arrivals;      ///< messages of which fragments are to come
-  PendingList<Control> controls;              ///< wait for room on the link
-  PendingList<Service> services;              ///< wait for room on the link
-  PendingList<Service> served;                ///< the link has accepted get() or put()
-  uint32_t unserved = 0;                      ///< length of `services` and `served`
-  size_t result_bytes = 0;                    ///< bytes of results that these keep copies of
-  std::unique_ptr<FurtherSegments> segments;  ///< null until the first packet with segments
+  util::IntrusiveList<Arrival> arrivals;           ///< messages of which fragments are to come
+  PendingList<Control> controls;                   ///< wait for room on the link
+  PendingList<Service> services;                   ///< wait for room on the link
+  PendingList<Service> served;                     ///< the link has accepted get() or put()
+  uint32_t unserved = 0;                           ///< length of `services` and `served`
+  size_t result_bytes = 0;                         ///< bytes of results that these keep copies of
+  std::unique_ptr<FurtherSegments> segments;       ///< null until the first packet with segments
+  const transport::Link* segments_link = nullptr;  ///< the link on which they came
   uint8_t segment_count = 0;
   std::unique_ptr<PeerGrants> grants;  ///< null until the first grant
   uint32_t one_sided_packets = 0;      ///< own RMA operations in flight that packets carry

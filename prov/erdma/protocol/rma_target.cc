@@ -95,7 +95,8 @@ void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSide
   request.length = length;
   if (header.op == wire::Op::atomic) return on_atomic(peer, link, request);
   size_t more = 0;
-  if (header.flags & wire::kSegments) more = std::exchange(peer.segment_count, uint8_t(0));
+  if (header.flags & wire::kSegments && peer.segments_link == &link)
+    more = std::exchange(peer.segment_count, uint8_t(0));
   if (!request.parse(more ? peer.segments->data() : nullptr, more))
     return inbound::protocol_violation(link, "a malformed one-sided request");
   on_transfer(peer, link, request);
@@ -108,6 +109,7 @@ void RmaTarget::on_segments(Peer& peer, transport::Link& link, const std::byte* 
   const size_t count = length / sizeof(wire::Segment);
   if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->size())
     return inbound::protocol_violation(link, "a malformed one-sided request");
+  peer.segments_link = &link;
   peer.segment_count = uint8_t(count);
   std::memcpy(peer.segments->data(), payload, length);
 }
@@ -294,7 +296,7 @@ void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
       service = next;
     }
   }
-  peer.segment_count = 0;
+  if (peer.segments_link == link) peer.segment_count = 0;
 }
 
 void RmaTarget::abandon(const Region& region) noexcept {
