@@ -1,7 +1,7 @@
 // Tests operations that complete at a sink of their own.
 
 #include "libcheck.h"
-#include "protocol/pair.h"
+#include "protocol/one_sided_rig.h"
 
 namespace {
 
@@ -59,6 +59,34 @@ TEST(a_receive_completes_there_early_or_late, (2 * int(std::size(kLengths)))) {
   ck_assert_uint_eq(done.length, length);
   ck_assert_uint_eq(done.source, 1);
   ck_assert(buffer == message);
+}
+
+/// A caller that is refused waits for the end of an operation. There must be one left.
+TEST(room_that_comes_with_the_attempt_is_used, 2) {
+  erdma::protocol::EngineConfig config = kConfig;
+  config.send_limit = 2;
+  OneSidedPair pair(64, OneSidedPair::kAll, config);
+  auto& behaviour = pair.a.transport.behaviour;
+  behaviour.room = 0;
+  char bytes[8] = {};
+  char taken[3][8];
+  for (char(&each)[8] : taken) must(pair.b.receive(each, 8, 7));
+  for (int i = 0; i < 2; ++i) must(pair.a.send(1, bytes, 8, 7));
+  behaviour.more_room = 8;  // the next poll lets both leave, and they are complete
+  CompletionSink sink;
+  const iovec iov{bytes, 8};
+  const erdma::protocol::wire::Segment segment{uint64_t(pair.memory.data()), OneSidedPair::kKey, 8};
+  if (_i)
+    must(pair.a.engine.post_one_sided(
+        OneSidedNode::args(erdma::protocol::wire::Op::write, 1, &iov, 1, &segment, 1, &g_context),
+        &sink));
+  else
+    must(pair.a.engine.post_send(Node::send_args(1, iov, 7, &g_context), sink));
+  pair.run_until_idle();
+  ck_assert_int_eq(sink.take().error, 0);
+  if (_i) must(pair.a.send(1, bytes, 8, 7));
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.b.received.entries.size(), 3);
 }
 
 TEST(a_truncated_a_cancelled_and_a_failed_one_too) {

@@ -29,6 +29,15 @@ bool fits_inject(const SendArgs& args, const EngineConfig& config) noexcept {
   return !args.inject || args.length <= config.inject_size;
 }
 
+/// Tries to post an operation, before and after progress. If the progress has ended all operations
+/// in flight, nothing would wake a caller that sleeps until there is room.
+template <typename Post>
+int with_room(Engine& engine, Post&& post) noexcept {
+  if (post()) return 0;
+  engine.progress();
+  return post() ? 0 : -FI_EAGAIN;
+}
+
 enum class Loss { none, of_operations, of_messages_to_come };
 
 /// Logs nothing if no operation of this endpoint needs the peer.
@@ -106,9 +115,7 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
 }
 
 int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
-  if (!sends_full() && x_messages.send(args, peer, sink)) return 0;
-  progress();
-  return -FI_EAGAIN;
+  return with_room(*this, [&] { return !sends_full() && x_messages.send(args, peer, sink); });
 }
 
 int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
@@ -125,10 +132,9 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
   if (!x_one_sided) return -FI_EINVAL;
   if (poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress)) progress();
   if (!fits) return -FI_EMSGSIZE;
-  const bool full = sends_full() && !(args.op == wire::Op::read && peer->itself);
-  if (!full && x_rma.post(args, *peer, sink)) return 0;
-  progress();
-  return -FI_EAGAIN;
+  const bool counts = args.op != wire::Op::read || !peer->itself;
+  return with_room(*this,
+                   [&] { return !(counts && sends_full()) && x_rma.post(args, *peer, sink); });
 }
 
 int Engine::post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept {
