@@ -5,6 +5,8 @@
 
 #include <rdma/fi_trigger.h>
 
+#include "fabric/cntr.h"
+#include "fabric/domain.h"
 #include "fabric/rig.h"
 
 namespace {
@@ -174,6 +176,42 @@ TEST(a_member_itself_takes_no_receive) {
   ck_assert_int_eq(fi_getname(&shared.srx->fid, bytes, &length), -FI_ENOSYS);
   ck_assert_int_eq(fi_ep_bind(shared.srx, &shared.cq->fid, FI_RECV), -FI_ENOSYS);
   ck_assert_int_eq(fi_enable(shared.srx), 0);
+}
+
+/// Nothing else wakes the thread that waits for the work.
+TEST(a_cancelled_receive_runs_the_works_that_wait_for_its_counter) {
+  Ask ask;
+  ask.caps = FI_MSG | FI_TAGGED | FI_TRIGGER;
+  ask.threading = FI_THREAD_SAFE;
+  Shared shared(ask);
+  fid_cntr *received = nullptr, *done = nullptr;
+  fi_cntr_attr attr{};
+  attr.wait_obj = FI_WAIT_UNSPEC;
+  for (fid_cntr** cntr : {&received, &done})
+    ck_assert_int_eq(fi_cntr_open(shared.root.domain, &attr, cntr, nullptr), 0);
+  for (const Member* member : {&shared.one, &shared.two})
+    ck_assert_int_eq(fi_ep_bind(member->ep, &received->fid, FI_RECV), 0);
+  fi_op_cntr add{done, 1};
+  fi_deferred_work work{};
+  work.threshold = 1;
+  work.triggering_cntr = received;
+  work.op_type = FI_OP_CNTR_ADD;
+  work.op.cntr = &add;
+  ck_assert_int_eq(fi_control(&shared.root.domain->fid, FI_QUEUE_WORK, &work), 0);
+  fi_context context;
+  char byte;
+  ck_assert_int_eq(fi_recv(shared.srx, &byte, 1, nullptr, FI_ADDR_UNSPEC, &context), 0);
+  std::thread sleeper([&] { ck_assert_int_eq(fi_cntr_wait(done, 1, -1), 0); });
+  for (bool asleep = false; !asleep; sched_yield()) {
+    const erdma::util::Guard guard(erdma::fabric::Domain::from(&shared.root.domain->fid).lock());
+    asleep = erdma::fabric::Counter::from(&done->fid).sleeping();
+  }
+  ck_assert_int_eq(fi_cancel(&shared.srx->fid, &context), 0);
+  sleeper.join();
+  ck_assert_int_eq(shared.wait_error().err, FI_ECANCELED);
+  for (Member* member : {&shared.one, &shared.two})
+    ck_assert_int_eq(fi_close(&std::exchange(member->ep, nullptr)->fid), 0);
+  for (fid_cntr* cntr : {received, done}) ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
 
 TEST(no_receive_of_a_member_waits_for_a_counter) {

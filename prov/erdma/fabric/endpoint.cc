@@ -249,6 +249,7 @@ void Endpoint::leave_shared() noexcept {
   if (!last) x_shared->remove(x_driver);
   if (x_driver.engine()) x_driver.engine()->leave_shared();
   x_shared->remove(x_driver);
+  x_shared->keep_armed();
   x_shared->unbound();
 }
 

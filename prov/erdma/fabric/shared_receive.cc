@@ -36,10 +36,12 @@ ssize_t SharedReceive::probe(protocol::ReceiveArgs args, protocol::Probe kind) n
 ssize_t SharedReceive::cancel(void* context) noexcept {
   if (!owned()) return -FI_EOPBADSTATE;
   const util::Guard guard(x_domain.lock());
-  return x_endpoints.empty() ? -FI_ENOCQ : x_receives.cancel(context);
+  if (x_endpoints.empty()) return -FI_ENOCQ;
+  const int status = x_receives.cancel(context);
+  keep_armed();  // the failure counts, so that deferred works may be due
+  return status;
 }
 
-/// A posted receive may have started work at any of the endpoints.
 void SharedReceive::keep_armed() noexcept {
   for (EndpointDriver* endpoint : x_endpoints) endpoint->worked();
 }

@@ -46,6 +46,8 @@ class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
   int add(EndpointDriver& endpoint, const AddressVector& av);
   void remove(EndpointDriver& endpoint) noexcept { std::erase(x_endpoints, &endpoint); }
   protocol::SharedReceives& receives() noexcept { return x_receives; }
+  /// Call after what may have started work at any of the endpoints.
+  void keep_armed() noexcept;
 
  private:
   // CompletionSink of receives without a message. x_endpoints is not empty.
@@ -53,7 +55,6 @@ class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
   void fail(const protocol::ErrorCompletion& completion) noexcept override;
 
   bool owned() const noexcept { return x_epoch == util::process_epoch(); }
-  void keep_armed() noexcept;
 
   Domain& x_domain;
   const uint32_t x_epoch = util::process_epoch();
