@@ -281,6 +281,97 @@ TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   ck_assert_uint_eq(world.downs(), 0);
 }
 
+/// A link that has a connection must be up.
+void expect_up_if_connected(Link& link) {
+  const auto& known = static_cast<const verbs::VerbsLink&>(link);
+  if (known.connection(true)) ck_assert_int_eq(int(known.state()), int(verbs::LinkState::up));
+}
+
+/// The application fails the link while the mail about the connection that continues it is unread.
+TEST(a_link_that_fails_while_it_is_continued_is_down_at_both_sides, 2) {
+  Three world;
+  world.retire_old();
+  world.old.sink->waits = true;
+  Side& connects = _i ? world.old : world.a;
+  Link& link = _i ? world.from(world.old) : world.to(world.old);
+  FakeFabric& fabric = world.rig.fabric;
+  fabric.hold = true;
+  const unsigned attempts = fabric.attempts;
+  ck_assert(world.until([&] {
+    ck_assert_int_eq(link.send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+    return fabric.attempts > attempts;
+  }));
+  fabric.hold = false;
+  fabric.find(connects.name)->go_on();
+  world.to(world.old).fail(-FI_ETIMEDOUT);
+  ck_assert(world.until([&] {
+    expect_up_if_connected(world.to(world.old));
+    return world.downs() >= 2;
+  }));
+  ck_assert_uint_eq(world.a.sink->downs_of(world.to(world.old)), 1);
+  ck_assert_int_eq(world.a.sink->downs[0].status, -FI_ETIMEDOUT);
+  ck_assert_uint_eq(world.old.sink->downs.size(), 1);
+  const size_t before = world.old.sink->packets.size();
+  ck_assert(world.send(world.to(world.old)) && world.send(world.from(world.old)));
+  ck_assert(world.until(
+      [&] { return world.old.sink->packets.size() > before && !world.a.sink->packets.empty(); }));
+  ck_assert_uint_eq(world.downs(), 2);
+}
+
+TEST(a_link_that_fails_while_it_is_first_connected_uses_its_connection) {
+  Two two;
+  Link& link = two.pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  const unsigned attempts = two.rig.fabric.attempts;
+  link.fail(-FI_ETIMEDOUT);
+  ck_assert(two.until([&] { return !two.a().sink->downs.empty(); }));
+  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ETIMEDOUT);
+  ck_assert(two.until([&] {
+    expect_up_if_connected(link);
+    return !link.send(numbered(8), nullptr, 0, 0, SendHint::none);
+  }));
+  ck_assert(two.until([&] { return two.b().sink->packets.size() == 1; }));
+  ck_assert_uint_eq(two.a().sink->downs.size(), 1);
+  ck_assert_uint_eq(two.b().sink->downs.size(), 0);
+  ck_assert_uint_eq(two.rig.fabric.attempts, attempts);
+}
+
+/// An application that fails a link when it hears for the first time that the link is down.
+struct FailingAgain final : transport::Sink {
+  explicit FailingAgain(RecordingSink& told) : x_told(told) {}
+  void on_packet(Link& link, const std::byte* header, const std::byte* payload,
+                 size_t length) noexcept override {
+    x_told.on_packet(link, header, payload, length);
+  }
+  void on_done(uint64_t token, int status) noexcept override { x_told.on_done(token, status); }
+  void on_link_down(Link& link, int status) noexcept override {
+    x_told.on_link_down(link, status);
+    if (x_told.downs.size() == 1) link.fail(-FI_EIO);
+  }
+
+ private:
+  RecordingSink& x_told;
+};
+
+TEST(a_link_that_fails_again_as_its_peer_was_replaced_loses_the_new_connection) {
+  Three world;
+  world.retire_old();
+  world.replace_old();
+  Link& link = world.to(world.old);
+  ck_assert_int_eq(world.from(world.old).send(numbered(7), nullptr, 0, 0, SendHint::none),
+                   -FI_EAGAIN);
+  FailingAgain failing(*world.a.sink);
+  for (int i = 0; i < 100 && world.a.sink->downs.size() < 2; ++i) {
+    world.a.transport->poll(failing);
+    expect_up_if_connected(link);
+    world.rig.clock.time += 1'000'000;
+  }
+  ck_assert_uint_eq(world.a.sink->downs.size(), 2);
+  ck_assert_int_eq(world.a.sink->downs[0].status, -FI_ECONNRESET);
+  ck_assert_int_eq(world.a.sink->downs[1].status, -FI_EIO);
+  ck_assert(world.until([&] { return world.old.sink->downs.size() == 1; }));
+}
+
 /// A clock whose process may lose the processor between two looks.
 struct StandingStill final : util::Clock {
   explicit StandingStill(const FakeClock& others) : x_others(others) {}

@@ -80,6 +80,7 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
     if (!take_all(sink)) throw std::bad_alloc();  // what arrived earlier must be delivered first
     finish(*old, sink);
   }
+  report_failure(link, sink);
   if (mail.active || !link.to_self()) {
     connection_limit.advance(link, LinkState::idle);
     watchdog.forget(link);
@@ -92,6 +93,17 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
   connection.go_up(link, mail, smaller(x_connector->name(), link.address()));
   x_completions.put_first(std::exchange(connection.early, {}));
   if (connection_limit.too_many()) connection_limit.retire_one(&connection);
+}
+
+/// A link that failed is down before it gets a new connection. Its session ends, so that resume()
+/// refuses a connection on which the peer would go on as before.
+void LinkManager::report_failure(VerbsLink& link, Sink& sink) noexcept {
+  util::ListHook<FailedTag>& failed = link;
+  if (!failed.linked()) return;
+  failed.unlink();
+  link.session.end();
+  connection_limit.advance(link, LinkState::up);  // so that nothing connects it meanwhile
+  report_down(link, std::exchange(link.down_status, 0), sink);
 }
 
 /// Operations that wait for the peer continue if both sides agreed to that, and fail otherwise.
@@ -213,12 +225,17 @@ int LinkManager::attend(Sink& sink) noexcept {
   return moved;
 }
 
-/// The upcalls may fail further links, which the next call reports.
+/// The upcalls may fail further links, which the next call reports. An upcall of on_up() may have
+/// failed a link that has a connection since.
 int LinkManager::report_failed(Sink& sink) noexcept {
   int reported = 0;
   util::IntrusiveList<VerbsLink, FailedTag> now;
   while (VerbsLink* link = x_failed.pop_front()) now.push_back(*link);
-  for (; VerbsLink* link = now.pop_front(); ++reported) link_is_down(*link, false, sink);
+  for (; VerbsLink* link = now.pop_front(); ++reported)
+    if (link->connection(true) || link->connection(false))
+      fail(*link, std::exchange(link->down_status, 0));
+    else
+      link_is_down(*link, false, sink);
   return reported;
 }
 

@@ -62,6 +62,7 @@ class LinkManager {
   void attempt_failed(const Mail& mail, int status, Sink& sink) noexcept;
   void drop(Mail& mail) noexcept;
   int report_failed(Sink& sink) noexcept;
+  void report_failure(VerbsLink& link, Sink& sink) noexcept;
   bool is_drained(Connection& connection, Sink& sink) noexcept;
   /// Takes all completions that are in the queues now. False: some lacked memory.
   bool take_all(Sink& sink) noexcept;
