@@ -78,8 +78,8 @@ class Memory final : public transport::DirectSource {
   FlushTarget acquire_flush(const iovec& memory) noexcept override {
     const auto address = reinterpret_cast<uintptr_t>(memory.iov_base);
     FlushTarget target;
-    target.status = refusal;
-    if (refusal || address < 100) return target;
+    target.status = address == refused ? -FI_ENOMEM : refusal;
+    if (target.status || address < 100) return target;
     target.held = reinterpret_cast<void*>(address / 100);
     ++held;
     return target;
@@ -89,6 +89,7 @@ class Memory final : public transport::DirectSource {
   }
   int held = 0;
   int refusal = 0;
+  uintptr_t refused = 0;  ///< this address alone cannot be named
 };
 
 class Told final : public transport::Sink {
@@ -130,6 +131,24 @@ TEST(memory_that_cannot_be_named_is_not_settled) {
   scene.memory.refusal = -FI_ENOMEM;
   ck_assert_int_eq(scene.add({100}, 1), -FI_ENOMEM);
   ck_assert(!scene.flusher.pending());
+}
+
+/// Memory that stays held cannot be freed.
+TEST(pieces_before_one_that_cannot_be_named_are_let_go, 2) {
+  Scene scene;
+  scene.memory.refused = 400;
+  if (_i) ck_assert_int_eq(scene.add({100}, 1), transport::kFlushing);
+  ck_assert_int_eq(scene.add({150, 200, 300, 400}, 2), -FI_ENOMEM);
+  ck_assert_int_eq(scene.memory.held, _i);  // that of the earlier call
+  ck_assert(scene.flusher.pending() == bool(_i));
+  if (!_i) return;
+  scene.flusher.poll(scene.told);
+  ck_assert_int_eq(scene.nic.loop.reads, 1);
+  scene.flusher.on_read(0);
+  scene.flusher.poll(scene.told);
+  ck_assert_uint_eq(scene.told.ended.size(), 1);
+  ck_assert_int_eq(scene.told.ended.at(1), 0);
+  ck_assert_int_eq(scene.memory.held, 0);
 }
 
 TEST(one_read_flushes_all_of_a_registration) {

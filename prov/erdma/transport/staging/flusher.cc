@@ -17,10 +17,15 @@ Flusher::~Flusher() {
 int Flusher::add(const iovec* memory, size_t count, uint64_t token) noexcept try {
   x_next.reserve(x_next.size() + count);
   x_next_tokens.reserve(x_next_tokens.size() + 1);
+  const size_t before = x_next.size();
   bool any = false;
   for (size_t i = 0; i < count; ++i) {
     const FlushTarget target = x_direct->acquire_flush(memory[i]);
-    if (target.status) return target.status;
+    if (target.status) {
+      // No token waits for the earlier pieces, so no flush would release them.
+      for (; x_next.size() > before; x_next.pop_back()) x_direct->release_flush(x_next.back());
+      return target.status;
+    }
     if (!target.held) continue;
     any = true;
     const bool known = std::any_of(x_next.begin(), x_next.end(),
