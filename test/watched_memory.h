@@ -18,4 +18,12 @@ inline bool can_watch_memory() {
   return can;
 }
 
+/// Whether the kernel counts changes in progress; if not, any change counts as one of all memory.
+inline bool counts_changes() {
+  const util::EventFd wake;
+  const char* why = nullptr;
+  auto monitor = transport::verbs::MemoryMonitor::create(wake, why);
+  return monitor && (*monitor)->counts_changes();
+}
+
 }  // namespace erdma::test

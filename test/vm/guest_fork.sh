@@ -57,7 +57,7 @@ check 'fork: the same in huge pages' 120 with RDMAV_HUGEPAGES_SAFE 1 region_keep
 check 'fork: huge pages without protection show old bytes' 120 \
   with FI_ERDMA_FORK unsafe loses_its_memory --huge
 # 22 tests are those of verbs_stale_memory.h: 12 changes, 2 others, and 8 random sequences.
-check 'fork: memory that changes, with userfaultfd' 120 stale_memory verbs_memory_changes_test $((22 + 7))
+check 'fork: memory that changes, with userfaultfd' 120 stale_memory verbs_memory_changes_test $((22 + 8))
 check 'fork: memory that changes, without userfaultfd' 120 stale_memory verbs_single_uses_test $((22 + 24))
 check 'fork: an application that forks' 120 across fi_forker
 check 'fork: fi_pingpong between hosts, tagged, all sizes checked' 240 between_hosts 10.9.0.1 tagged all

@@ -5,18 +5,14 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <cstdio>
 
 #include <rdma/fi_errno.h>
 
-#include "util/clock.h"
+#include "transport/verbs/memory_monitor_trial.h"
 #include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
@@ -44,13 +40,6 @@ int open_userfaultfd() noexcept {
 }
 
 }  // namespace
-
-bool MemoryMonitor::counts_changes() noexcept {
-  utsname name{};
-  unsigned major = 0, minor = 0;
-  return !::uname(&name) && std::sscanf(name.release, "%u.%u", &major, &minor) == 2 &&
-         (major > 5 || (major == 5 && minor >= 15));
-}
 
 util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::EventFd& wake,
                                                                    const char*& why) {
@@ -83,43 +72,40 @@ int MemoryMonitor::open(const char*& why) noexcept {
     why = "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7, arm64: 6.10)";
     return -FI_EOPNOTSUPP;
   }
-  x_counts = counts_changes();
   return x_stop ? 0 : -FI_EMFILE;
 }
 
 /// Tries once what everything else relies on: the kernel reports a change in progress from before
-/// the memory is gone until its event is read.
+/// the memory is gone until its event is read. Of two changes it also finds out whether the end of
+/// one hides the other, so that x_counts does not depend on what a kernel calls itself.
 bool MemoryMonitor::behaves() noexcept {
-  struct Trial {
-    size_t bytes = size_t(::sysconf(_SC_PAGESIZE));
-    void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    std::atomic<bool> unmapped = false;
-  } trial;
-  if (trial.page == MAP_FAILED) return false;
-  constexpr auto unmap = [](void* argument) -> void* {
-    auto& mine = *static_cast<Trial*>(argument);
-    ::munmap(mine.page, mine.bytes);
-    mine.unmapped = true;
-    return nullptr;
-  };
-  const auto start = reinterpret_cast<uintptr_t>(trial.page);
-  pthread_t other{};
-  if (watch({start, start + trial.bytes}) || state() != State::stable ||
-      pthread_create(&other, nullptr, unmap, &trial)) {
-    x_uffd.reset();  // otherwise this thread would wait for itself
-    unmap(&trial);
-    return false;
-  }
-  while (!trial.unmapped && state() == State::stable) sched_yield();
-  const bool held = !trial.unmapped;
-  const util::SystemClock clock;
-  const uint64_t deadline = clock.now() + 2'000'000'000;
-  for (; !trial.unmapped && clock.now() < deadline; sched_yield()) read_events();
-  if (!trial.unmapped) x_uffd.reset();  // releases the waiting thread
-  pthread_join(other, nullptr);
-  const bool told = x_pending.count > 0 && x_pending.changes[0].range.start == start;
+  MonitorTrial trial;
+  const bool good = trial.mapped() && try_changes(trial);
+  if (!good) x_uffd.reset();  // releases threads that wait, and lets this one unmap
   x_pending.count = 0;
-  return held && told && state() == State::stable;
+  return good;
+}
+
+bool MemoryMonitor::try_changes(MonitorTrial& trial) noexcept {
+  auto& [first, second] = trial.pages;
+  if (watch(first.range()) || watch(second.range()) || state() != State::stable) return false;
+  if (!MonitorTrial::start(first)) return false;
+  const auto announced = [&] { return first.done || state() != State::stable; };
+  if (!MonitorTrial::wait(announced) || first.done) return false;
+  if (!MonitorTrial::start(second)) return false;
+  // Its change was announced before its page was replaced.
+  if (!MonitorTrial::wait([&] { return second.replaced(); }) || trial.one_done()) return false;
+  if (!MonitorTrial::wait([&] { return read_events(1) > 0; })) return false;
+  if (!MonitorTrial::wait([&] { return trial.one_done(); })) return false;
+  x_counts = state() == State::changing;
+  const auto rest = [&] { return read_events(1), trial.all_done(); };
+  if (!MonitorTrial::wait(rest)) return false;
+  const auto told = [&](const MonitorTrial::Page& page) {
+    for (size_t i = 0; i < x_pending.count; ++i)
+      if (x_pending.changes[i].range.start == page.range().start) return true;
+    return false;
+  };
+  return told(first) && told(second) && state() == State::stable;
 }
 
 MemoryMonitor::~MemoryMonitor() {
@@ -162,11 +148,13 @@ void MemoryMonitor::note(const MemoryRange& range, bool remains) noexcept {
     x_pending.all = true;
 }
 
-/// The caller holds x_mutex, or no other thread exists.
-void MemoryMonitor::read_events() noexcept {
-  uffd_msg messages[8];
-  const ssize_t got = ::read(x_uffd.get(), messages, sizeof(messages));
-  for (size_t i = 0; got > 0 && i < size_t(got) / sizeof(messages[0]); ++i) {
+/// Returns the number of events, at most `most`. The caller holds x_mutex, or no other thread
+/// exists.
+size_t MemoryMonitor::read_events(size_t most) noexcept {
+  uffd_msg messages[kEventsAtOnce];
+  const ssize_t got = ::read(x_uffd.get(), messages, most * sizeof(messages[0]));
+  const size_t count = got > 0 ? size_t(got) / sizeof(messages[0]) : 0;
+  for (size_t i = 0; i < count; ++i) {
     const auto& arg = messages[i].arg;
     switch (messages[i].event) {
       case UFFD_EVENT_UNMAP:
@@ -183,6 +171,7 @@ void MemoryMonitor::read_events() noexcept {
     // On these kernels the end of one change also clears the flag of another that is in progress.
     if (!x_counts) note(kAllAddresses, true);
   }
+  return count;
 }
 
 void MemoryMonitor::read_forever() noexcept {

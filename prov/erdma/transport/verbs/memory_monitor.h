@@ -28,6 +28,8 @@ struct MemoryChanges {
   Change changes[kMax];
 };
 
+class MonitorTrial;
+
 /// Tells which memory changed its pages: by munmap, mmap over it, mremap, brk or madvise, however
 /// they are called. It uses userfaultfd, on ranges registered for write protection that is never
 /// switched on. So it serves no page fault and costs nothing except in those calls.
@@ -49,9 +51,9 @@ class MemoryMonitor {
   MemoryMonitor(const MemoryMonitor&) = delete;
   MemoryMonitor& operator=(const MemoryMonitor&) = delete;
 
-  /// The kernel counts changes in progress (5.15). Older kernels only have a flag, and there each
-  /// change counts as one of all memory.
-  static bool counts_changes() noexcept;
+  /// The kernel counts changes in progress, as the trial of create() found. Older kernels only have
+  /// a flag (before 5.15), and there each change counts as one of all memory.
+  bool counts_changes() const noexcept { return x_counts; }
 
   /// `range` consists of whole pages. 0; -FI_EBUSY: another userfaultfd watches it; -FI_EOPNOTSUPP:
   /// memory of this kind cannot be watched; -FI_ENOMEM: a limit, or want of memory.
@@ -64,12 +66,14 @@ class MemoryMonitor {
 
  private:
   explicit MemoryMonitor(const util::EventFd& wake) noexcept : x_wake(wake) {}
+  static constexpr size_t kEventsAtOnce = 8;
   int open(const char*& why) noexcept;
   bool behaves() noexcept;
+  bool try_changes(MonitorTrial& trial) noexcept;
   void read_forever() noexcept;
   enum class State : uint8_t { stable, changing, lost };
   State state() noexcept;
-  void read_events() noexcept;
+  size_t read_events(size_t most = kEventsAtOnce) noexcept;
   void take(MemoryChanges& changes) noexcept;
   void note(const MemoryRange& range, bool remains) noexcept;
 
