@@ -5,12 +5,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -44,22 +42,24 @@ uint64_t namespace_of(const char* process, const char* kind) {
   return stat(path.c_str(), &status) ? 0 : status.st_ino;
 }
 
-/// Since this version of Linux the number of the host's network namespace is fixed, too.
+/// Whether the number of the host's network namespace is fixed, too. Linux has fixed it since the
+/// version that also gives handles of namespaces, and a kernel can be asked for a handle.
 bool has_fixed_network() {
-  utsname name{};
-  int major = 0, minor = 0;
-  return !uname(&name) && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
-         (major > 6 || (major == 6 && minor >= 18));
+  alignas(file_handle) char space[sizeof(file_handle) + MAX_HANDLE_SZ] = {};
+  auto* const handle = reinterpret_cast<file_handle*>(space);
+  handle->handle_bytes = MAX_HANDLE_SZ;
+  int mount = 0;
+  return !name_to_handle_at(AT_FDCWD, "/proc/self/ns/net", handle, &mount, AT_SYMLINK_FOLLOW);
 }
 
 /// Whether the network namespace is that of the host; empty if that is not known. `host_pids`: pid
 /// 1 is that of the host.
 std::optional<bool> has_network_of_host(bool host_pids) {
-  constexpr uint64_t kOfHost = 0xEFFFFFF9;
+  constexpr uint64_t kOfHost = 0xEFFFFFF9;  ///< less than any number that the kernel gives later
   const uint64_t own = namespace_of("self", "net"), first = namespace_of("1", "net");
-  if (own && has_fixed_network()) return own == kOfHost;
-  if (!own || !first || !host_pids) return std::nullopt;
-  return own == first;
+  if (own == kOfHost) return true;
+  if (own && first && host_pids) return own == first;
+  return own && has_fixed_network() ? std::optional(false) : std::nullopt;
 }
 
 /// The namespaces of this process that are not those of the host. Those of the host have fixed

@@ -1226,6 +1226,7 @@ class Doctor(unittest.TestCase):
 
         if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
             self.skipTest("no network namespace is permitted")
+        # A test may ask for the version, to see that the trial of the program agrees.
         fixed = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 18)
         self.assertRegex(told("-rn"), "of its own, as containers have: user" + (", net" if fixed else "(, net)?") +
                          r"; ranks share memory inside one network namespace only, here net:\[\d+\]$")
