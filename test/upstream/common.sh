@@ -56,3 +56,13 @@ automake_result() {
   grep -E '^(FAIL|ERROR): ' "$1"
   result "${counts[0]}" "$((counts[1] + $(sed -nE 's/^# ERROR: +//p' "$1" | awk '{ sum += $1 } END { print sum + 0 }')))" "${counts[2]}"
 }
+
+# ctest_result LOG: the same from the output of ctest.
+ctest_result() {
+  local failed passed
+  grep -aE '^ *[0-9]+/[0-9]+ Test +#' "$1" >"$1.tests" || die "no test ran; see $1"
+  passed=$(grep -c ' Passed ' "$1.tests")
+  failed=$(grep -cvE ' Passed |\*\*\*(Skipped|Not Run)' "$1.tests")
+  grep -v ' Passed ' "$1.tests"
+  result "$passed" "$failed" "$(grep -cE '\*\*\*(Skipped|Not Run)' "$1.tests")"
+}
