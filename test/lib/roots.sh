@@ -53,9 +53,11 @@ newer_in() {
     touch whole' _ "${ERDMA_DEBIAN_MIRROR:-http://deb.debian.org/debian}" "${@:2}"
 }
 
-# install_in ROOT PACKAGE...: installs packages with their dependencies, without recommended packages.
+# install_in ROOT PACKAGE...: installs packages with their dependencies, without recommended packages. dpkg-query also knows packages
+# that are not installed.
 install_in() {
+  # shellcheck disable=SC2016
   in_root "$1" sh -c 'export DEBIAN_FRONTEND=noninteractive
-    dpkg-query -W "$@" >/dev/null 2>&1 || { apt-get -q update && apt-get -qy install --no-install-recommends "$@"; }' \
+    [ "$(dpkg-query -W -f "\${db:Status-Status}\n" "$@" 2>/dev/null | grep -cx installed)" = $# ] || { apt-get -q update && apt-get -qy install --no-install-recommends "$@"; }' \
     _ "${@:2}"
 }
