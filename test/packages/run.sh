@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # test/packages/run.sh: builds each kind of package from one tarball and tries it in a minimal Debian system that
 # debootstrap creates. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)". Packages, roots, which later runs use
-# again, and the output of each command are in $top_builddir/packages. Exit status 1 if something failed.
+# again, and the output of each command are in $top_builddir/packages. Exit status 1 if something failed. The portable archive with
+# libfabric needs the variable ERDMA_LIBFABRIC_SOURCES, a folder of libfabric's sources.
 # shellcheck disable=SC2016,SC2317
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
@@ -108,7 +109,7 @@ image_runs() {
     grep "2 ranks: result right" mpi'
 }
 
-portable() { rm -f "$work"/portable/*.tar.xz && "$top/packages/build-portable" "$tarball" "$work/portable"; }
+portable() { rm -f "$work"/portable/*.tar.xz && ERDMA_LIBFABRIC_SOURCES='' "$top/packages/build-portable" "$tarball" "$work/portable"; }
 portable_again() {
   mv "$work"/portable/*.tar.xz "$work/portable.first" && portable &&
     cmp "$work"/portable/*.tar.xz "$work/portable.first"
@@ -123,24 +124,40 @@ others_refused() {
   printf '%s\n' "$output"
   grep -q 'newer than Debian 11: GLIBCXX_' <<<"$output" && grep -q 'needs the library: libsodium' <<<"$output"
 }
-# runs_on SUITE: runs the file that was built on Debian 11.
-runs_on() {
-  root_of "$1" && tar -C "$work/$1/erdma" -xf "$work"/portable/*.tar.xz &&
-    cp "$top/test/lib/common.sh" "$work/$1/erdma/" &&
-    in_root "$work/$1" bash -euxc '. /erdma/common.sh; cd /erdma/erdma-*
-      export FI_PROVIDER_PATH=$PWD/lib/libfabric FI_PROVIDER=erdma FI_ERDMA_DEVICE=shm
+# unpacked_in ROOT ARCHIVE: unpacks it in a folder with another name than the archive has, and runs it as its README says.
+unpacked_in() {
+  rm -rf "$1/erdma/an archive" && mkdir -p "$1/erdma/an archive" && tar -C "$1/erdma/an archive" --strip-components=1 -xf "$2" &&
+    cp "$top/test/lib/common.sh" "$1/erdma/" && in_root "$1" bash -euxc '. /erdma/common.sh
+      . "/erdma/an archive/env.sh"
+      export FI_ERDMA_DEVICE=shm
+      fi_info --version
       fi_info -p erdma | grep "domain: shm"
-      bin/fi_erdma doctor || [ $? = 1 ]
+      [ "$(command -v fi_erdma)" = "/erdma/an archive/bin/fi_erdma" ]
+      fi_erdma doctor || [ $? = 1 ]
       pingpong /erdma/pingpong -c -S all -I 20 || { cat /erdma/pingpong.*; exit 1; }
       cat /erdma/pingpong.client'
+}
+# runs_on SUITE: runs the file that was built on Debian 11.
+runs_on() { root_of "$1" && unpacked_in "$work/$1" "$work"/portable/*.tar.xz; }
+# The root in which the archive was built has libfabric in a folder that no program searches.
+with_libfabric() {
+  local name archive
+  name=$(basename "$work"/portable/*.tar.xz .tar.xz)
+  archive=$work/portable.libfabric/$name-libfabric.tar.xz
+  mkdir -p "$work/portable.libfabric" && rm -f "$work"/portable.libfabric/*.tar.xz &&
+    mv "$work/portable/bullseye" "$work/portable.libfabric/" || return
+  "$top/packages/build-portable" "$tarball" "$work/portable.libfabric"
+  mv "$work/portable.libfabric/bullseye" "$work/portable/" && cmp "$work"/portable*/"$name.tar.xz" &&
+    ! in_root "$work/portable/bullseye" sh -c 'ldconfig -p | grep libfabric' &&
+    unpacked_in "$work/portable/bullseye" "$archive"
 }
 mpi_runs() {
   local folder=$work/bookworm/erdma
   mpicc -O2 -o "$folder/mpi_quick" "$top/test/clients/mpi_quick.c" &&
     install_in "$work/bookworm" openmpi-bin && in_root "$work/bookworm" bash -euxc '. /erdma/common.sh
       use_open_mpi
-      export FI_PROVIDER_PATH=$(echo /erdma/erdma-*/lib/libfabric) FI_PROVIDER=erdma FI_ERDMA_DEVICE=shm
-      timeout 300 mpirun -n 2 /erdma/mpi_quick | tee /erdma/mpi
+      . "/erdma/an archive/env.sh"
+      FI_ERDMA_DEVICE=shm timeout 300 mpirun -n 2 /erdma/mpi_quick | tee /erdma/mpi
       grep "2 ranks: result right" /erdma/mpi'
 }
 # An unprivileged user installs into a folder of their own.
@@ -178,6 +195,11 @@ if try portable portable; then
   try 'portable: what needs newer libraries is refused' others_refused
   for suite in bookworm trixie; do try "portable: runs on $suite" runs_on "$suite"; done
   try 'portable: MPI on bookworm' mpi_runs
+  if [ -n "${ERDMA_LIBFABRIC_SOURCES:-}" ]; then
+    try 'portable: with libfabric, on Debian 11 without it' with_libfabric
+  else
+    say 'SKIP: portable with libfabric (ERDMA_LIBFABRIC_SOURCES is not set)'
+  fi
   cp "$tarball" "$work/portable/bullseye/build/erdma.tar.xz" && try 'an ordinary user installs' user_installs
 fi
 if ! command -v buildah >/dev/null; then
