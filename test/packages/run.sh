@@ -141,13 +141,13 @@ unpacked_in() {
 runs_on() { root_of "$1" && unpacked_in "$work/$1" "$work"/portable/*.tar.xz; }
 # The root in which the archive was built has libfabric in a folder that no program searches.
 with_libfabric() {
-  local name archive
+  local name archive status=0
   name=$(basename "$work"/portable/*.tar.xz .tar.xz)
   archive=$work/portable.libfabric/$name-libfabric.tar.xz
   mkdir -p "$work/portable.libfabric" && rm -f "$work"/portable.libfabric/*.tar.xz &&
     mv "$work/portable/bullseye" "$work/portable.libfabric/" || return
-  "$top/packages/build-portable" "$tarball" "$work/portable.libfabric"
-  mv "$work/portable.libfabric/bullseye" "$work/portable/" && cmp "$work"/portable*/"$name.tar.xz" &&
+  "$top/packages/build-portable" "$tarball" "$work/portable.libfabric" || status=$?
+  mv "$work/portable.libfabric/bullseye" "$work/portable/" && [ "$status" = 0 ] && cmp "$work"/portable*/"$name.tar.xz" &&
     ! in_root "$work/portable/bullseye" sh -c 'ldconfig -p | grep libfabric' &&
     unpacked_in "$work/portable/bullseye" "$archive"
 }
