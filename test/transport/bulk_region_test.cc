@@ -14,8 +14,8 @@ constexpr CmaCall kCalls[] = {CmaCall::read, CmaCall::write};
 
 /// The sender shares `there`. The receiver's local memory is `here`.
 struct RegionChannel {
-  RegionChannel(CmaCall call_, size_t length_)
-      : channel(Ways::dual),
+  RegionChannel(CmaCall call_, size_t length_, Ways ways = Ways::dual)
+      : channel(ways),
         call(call_),
         length(length_),
         there(length_ + 100, 1, 0x11),
@@ -76,6 +76,23 @@ TEST(a_sender_that_polls_helps, std::size(kCalls)) {
   ck_assert_uint_gt(region.moved_by(region.channel.in_counters), 0);
   ck_assert_uint_gt(region.moved_by(region.channel.out_counters), 0);
   ck_assert(!region.channel.out.active());
+}
+
+/// Who polls a sender only while it is active must not forget one that waits for an empty slot.
+TEST(a_sender_that_has_filled_all_slots_stays_active) {
+  RegionChannel region(CmaCall::read, 2 * kMiB, Ways::chosen);
+  Channel& channel = region.channel;
+  region.access();
+  channel.in.poll(channel.sink);
+  while (channel.out.poll() > 0) continue;
+  ck_assert(channel.out.active());
+  for (int i = 0; i < kManyPolls && channel.in.active(); ++i) {
+    channel.in.poll(channel.sink);
+    if (channel.out.active()) channel.out.poll();
+  }
+  region.expect(0);
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, region.length);
+  ck_assert(!channel.out.active());
 }
 
 TEST(a_sender_that_fails_is_done_without, std::size(kCalls)) {

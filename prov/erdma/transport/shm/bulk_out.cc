@@ -95,6 +95,12 @@ int BulkOut::poll() noexcept {
   return steps;
 }
 
+bool BulkOut::active() noexcept {
+  bool found = sharing() || ready();
+  for (size_t i = 0; i < kTickets && x_page && !found; ++i) found = x_tickets[i].fills(state_of(i));
+  return found;
+}
+
 bool BulkOut::ready() noexcept {
   if (!x_page) return false;
   if (x_announce) return true;

@@ -36,9 +36,9 @@ class BulkOut {
   int poll() noexcept;
   /// Something is shared and not revoked.
   bool sharing() const noexcept { return x_pool.in_use() > 0; }
-  /// Something is shared, the receiver asks for something that no longer is, or a chunk of a shared
-  /// region can be moved.
-  bool active() noexcept { return sharing() || ready(); }
+  /// Something is shared, the receiver asks for something that no longer is, a chunk of a shared
+  /// region can be moved, or slots are to be filled once the receiver has emptied some.
+  bool active() noexcept;
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
 
  private:
@@ -57,6 +57,13 @@ class BulkOut {
     uint32_t piece = 0;     ///< bounce: next slot to fill
     uint32_t consumed = 0;  ///< bounce: slots emptied, as last read
     uint64_t offset = 0;    ///< bounce: bytes of the range sent
+
+    /// Slots are still to be filled, though all may be full now. The receiver does not ask again
+    /// when it has emptied some. `now`: the state of the ticket.
+    bool fills(TicketState now) const noexcept {
+      return now.mode == Mode::bounce && now.generation == state.generation && !stopped &&
+             offset < range.length();
+    }
   };
 
   int step(size_t ticket, Budget& budget) noexcept;
