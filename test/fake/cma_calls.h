@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +17,15 @@ namespace erdma::fake {
 /// readv() while another one calls writev().
 class CmaCalls final : public transport::shm::CmaCalls {
  public:
-  /// Calls number `first` to `last` (from 1) fail with `error`, or move `limit` bytes at most.
+  /// Calls number `first` to `last` (from 1) fail with `error`, or move `limit` bytes at most. A
+  /// call ends before a part that begins at `unmapped`, and fails if it has moved nothing by then.
   struct Plan {
     unsigned first = 0, last = 0;
     int error = 0;
     size_t limit = SIZE_MAX;
     unsigned calls = 0;
     std::function<void()> meanwhile = nullptr;  ///< runs in the first call, before it moves bytes
+    const void* unmapped = nullptr;
   };
   static constexpr unsigned kForever = UINT_MAX;
 
@@ -55,6 +58,8 @@ class CmaCalls final : public transport::shm::CmaCalls {
     size_t limit = hit ? plan.limit : SIZE_MAX;
     size_t offset = 0;
     for (size_t i = 0; i < froms && limit > 0; ++i) {
+      if (plan.unmapped && from[i].iov_base == plan.unmapped)
+        return offset ? ssize_t(offset) : -EFAULT;
       const size_t wanted = from[i].iov_len < limit ? from[i].iov_len : limit;
       const size_t moved = hmem::scatter(to, tos, offset, from[i].iov_base, wanted);
       offset += moved;

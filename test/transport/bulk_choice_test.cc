@@ -269,12 +269,13 @@ TEST(sender_that_takes_its_half_is_asked_again) {
 }
 
 /// `right`: the CMA calls reach the peer's memory. `dead`: after the read, the kernel reports that
-/// the peer has ended.
-int status_of_read(bool right, bool dead, size_t limit = SIZE_MAX) {
+/// the peer has ended. `mapped`: there is memory where the peer's nonce was.
+int status_of_read(bool right, bool dead, size_t limit = SIZE_MAX, bool mapped = true) {
   Channel channel(Ways::read_only);
   channel.reader.identity = own_cma_identity();
   if (!right) ++channel.reader.identity.nonce;
   channel.calls.read = {1, 1, 0, limit};
+  if (!mapped) channel.calls.read.unmapped = remote_address(channel.reader.identity.nonce_address);
   const int exited = eventfd(dead, EFD_CLOEXEC);  // a pidfd is readable once its process ended
   channel.reader.life = std::make_shared<PeerLife>(util::Fd(exited), channel.clock);
   Message message(channel, 64 * kKiB);
@@ -289,11 +290,26 @@ TEST(read_that_took_the_nonce_along_needs_no_other_proof) {
   ck_assert_int_eq(status_of_read(true, true), 0);
 }
 
-TEST(read_that_ended_before_the_nonce_asks_whether_the_peer_lives) {
-  for (const size_t limit : {kKiB, 64 * kKiB, 64 * kKiB + 7}) {
-    ck_assert_int_eq(status_of_read(true, false, limit), 0);
-    ck_assert_int_eq(status_of_read(true, true, limit), -FI_ECONNRESET);
-  }
+TEST(read_that_ended_before_its_last_byte_asks_whether_the_peer_lives) {
+  ck_assert_int_eq(status_of_read(true, false, kKiB), 0);
+  ck_assert_int_eq(status_of_read(true, true, kKiB), -FI_ECONNRESET);
+}
+
+/// The nonce that is read next proves the read before it, even if the peer has died since.
+TEST(read_that_ended_before_the_nonce_is_proven_by_a_read_of_the_nonce) {
+  for (const size_t limit : {64 * kKiB, 64 * kKiB + 7})
+    for (const bool dead : {false, true}) {
+      ck_assert_int_eq(status_of_read(true, dead, limit), 0);
+      ck_assert_int_eq(status_of_read(false, dead, limit), -FI_ECONNRESET);
+    }
+}
+
+/// The pidfd is silent while the process executes another program, and so is the connection thread
+/// until it has seen the socket close.
+TEST(read_of_memory_without_a_nonce_was_of_another_program) {
+  ck_assert_int_eq(status_of_read(true, false, SIZE_MAX, false), -FI_ECONNRESET);
+  // The first call ends inside the message, and the second one before the nonce.
+  ck_assert_int_eq(status_of_read(true, false, kKiB, false), -FI_ECONNRESET);
 }
 
 /// Without a pidfd, only the nonce shows that the memory belongs to another process.

@@ -1,6 +1,9 @@
 // Access to a shared region: the receiver of a channel drives it, the sender may help.
+#include <sys/eventfd.h>
+
 #include <cerrno>
 #include <iterator>
+#include <memory>
 
 #include <rdma/fi_errno.h>
 
@@ -141,6 +144,25 @@ TEST(what_can_not_be_reached_is_told, std::size(kCalls)) {
   region.access();
   region.run_alone();
   region.expect(-FI_EOPNOTSUPP);
+}
+
+/// The peer has executed another program, which the pidfd does not report. That program has memory
+/// where the region was, and none where the nonce was.
+TEST(a_read_of_another_program_has_not_succeeded) {
+  for (const bool mapped : {false, true}) {
+    RegionChannel region(CmaCall::read, 64 * kKiB);
+    CmaPeer& reader = region.channel.reader;
+    reader.identity = own_cma_identity();
+    reader.life =
+        std::make_shared<PeerLife>(util::Fd(eventfd(0, EFD_CLOEXEC)), region.channel.clock);
+    fake::CmaCalls::Plan& plan = region.channel.calls.read;
+    plan = {1, 1, 0, region.length};
+    if (!mapped) plan.unmapped = remote_address(reader.identity.nonce_address);
+    region.access();
+    region.run_alone();
+    region.expect(mapped ? 0 : -FI_EBUSY);
+    ck_assert_uint_eq(plan.calls, 2);
+  }
 }
 
 TEST(a_revocation_ends_it, std::size(kCalls)) {

@@ -97,8 +97,26 @@ Failure classify(int error) noexcept {
 
 namespace {
 
+/// Reads the nonce alone. A process that lost its nonce by death or exec never has it again, so the
+/// nonce proves all earlier reads of this peer as well.
+bool has_nonce(CmaCalls& calls, const CmaPeer& peer) noexcept {
+  uint64_t nonce = 0;
+  const iovec here{&nonce, sizeof nonce};
+  const iovec there{remote_address(peer.identity.nonce_address), sizeof nonce};
+  ssize_t count = 0;
+  unsigned retries = 0;
+  do {
+    count = calls.readv(peer.pid, &here, 1, &there, 1);
+  } while (count < 0 && classify(int(-count)) == Failure::transient &&
+           retries++ < kTransientRetries);
+  return count == ssize_t(sizeof nonce) && nonce == peer.identity.nonce;
+}
+
 /// Reads the peer's memory and then its nonce in one call, because one call addresses one process.
-/// Only the requested bytes count in the return value.
+/// Only the requested bytes count in the return value. A read that ended between the two is
+/// suspicious: the peer's nonce is always mapped, while a program that the peer executes may have
+/// memory at the same addresses as the peer had, and none where the nonce was. The pidfd does not
+/// report an exec, so only the nonce can clear this up.
 ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_t heres,
                         iovec* there, size_t theres, size_t length, Target& target) noexcept {
   uint64_t nonce = 0;
@@ -107,8 +125,10 @@ ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_
   const ssize_t count = calls.readv(peer.pid, here, heres + 1, there, theres + 1);
   if (count <= 0) return count;
   const bool whole = size_t(count) == length + sizeof nonce;
-  if (!whole || nonce != peer.identity.nonce)
-    target = std::max(target, whole ? Target::other_process : Target::unknown);
+  if (size_t(count) < length)
+    target = std::max(target, Target::unknown);
+  else if (whole ? nonce != peer.identity.nonce : !has_nonce(calls, peer))
+    target = Target::other_process;
   return std::min(count, ssize_t(length));
 }
 
@@ -127,7 +147,7 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
     ssize_t count = 0;
     if (proves) {
       count = read_with_nonce(calls, peer, here, heres, there, theres, length, target);
-      // the peer has exited, and its pid belongs to another process
+      // the peer has exited and its pid belongs to another process, or it has executed a program
       if (target == Target::other_process) return ESRCH;
     } else {
       target = std::max(target, Target::unknown);

@@ -236,9 +236,9 @@ struct IovList {
 
 /// Moves [offset, offset+length) between two lists by one of the two calls; continues after a short
 /// count and retries transient failures. Returns 0 or the positive errno; adds to `moved`. A read
-/// fetches the peer's nonce in the same call, which proves without another system call whose memory
-/// it read. A write, and a read that ended early, prove nothing: ask peer.was_called(target).
-/// `target` only ever changes for the worse.
+/// fetches the peer's nonce in the same call, or else by the next, which proves whose memory it
+/// read. A write, and a read that ended before its last byte, prove nothing: ask
+/// peer.was_called(target). `target` only ever changes for the worse.
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
                 uint64_t offset, size_t length, uint64_t& moved, Target& target) noexcept;
 
