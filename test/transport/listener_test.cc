@@ -1,4 +1,5 @@
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,11 +10,12 @@
 
 #include "fake/captured_log.h"
 #include "libcheck.h"
+#include "transport/shm/connections.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm_pair.h"
 
-/// Tests a listener to which more strangers connect than it can serve.
+/// Tests a listener to which more strangers connect than it can serve, and one without memory.
 namespace erdma::test {
 namespace {
 
@@ -22,6 +24,9 @@ std::atomic<int> g_flooded = -1;    ///< the listener that a stranger connects t
 thread_local int g_stranger = -1;   ///< socket of the last stranger
 std::atomic<int> g_accept_error = 0;
 std::atomic<unsigned> g_accepts_failed = 0;
+constexpr int kNone = -1;
+std::atomic<int> g_unwatched = kNone;  ///< the sort of descriptors for whose watch memory lacks
+std::atomic<unsigned> g_watches_failed = 0;
 
 /// A clock that stands still.
 struct StandingClock final : util::Clock {
@@ -91,6 +96,27 @@ TEST(an_endpoint_that_can_not_accept_says_so_once_and_accepts_later) {
   ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
 }
 
+TEST(a_listener_that_can_not_be_watched_is_an_error) {
+  g_unwatched = transport::shm::kListener;
+  ck_assert_int_eq(open_shm().error(), -FI_ENOMEM);
+  g_unwatched = kNone;
+  ck_assert(bool(open_shm()));
+}
+
+TEST(an_endpoint_that_can_not_watch_its_listener_again_does_so_later) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  g_unwatched = transport::shm::kListener;
+  g_accept_error = EMFILE;
+  auto knock = transport::shm::connect_as_peer(pair.b.name);
+  ck_assert(bool(knock));
+  ck_assert(pair.poll_until([] { return g_watches_failed >= 2; }));
+  g_accept_error = 0;
+  g_unwatched = kNone;
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+}
+
 }  // namespace
 
 }  // namespace erdma::test
@@ -120,4 +146,16 @@ extern "C" int getsockopt(int socket, int level, int name, void* value, socklen_
   erdma::test::g_stranger = -1;
   *static_cast<ucred*>(value) = {1, geteuid() + 1, 0};
   return 0;
+}
+
+/// The sort of a descriptor is in the data that is watched with it.
+extern "C" int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
+  const int unwatched = erdma::test::g_unwatched;
+  if (operation == EPOLL_CTL_ADD && unwatched != erdma::test::kNone &&
+      int(event->data.u64 & 3) == unwatched) {
+    ++erdma::test::g_watches_failed;
+    errno = ENOMEM;
+    return -1;
+  }
+  return int(syscall(SYS_epoll_ctl, epoll, operation, fd, event));
 }

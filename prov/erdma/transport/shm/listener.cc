@@ -15,6 +15,8 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr uint64_t kHelloTimeout = 5'000 * util::kMillisecond;
+/// How long the process may lack descriptors or memory before the listener tries again.
+constexpr uint64_t kLongPause = 100 * util::kMillisecond;
 constexpr size_t kMaxPendingHellos = 64;
 constexpr int kAcceptsAtOnce = 64;  ///< then other connections have their turn
 constexpr uint16_t kFirstPort = 32768;
@@ -30,8 +32,7 @@ int Listener::bind(util::SocketAddress& name) {
     auto listener = listen_as(name, x_connections.config.options.scope);
     if (listener) {
       x_socket = std::move(*listener);
-      listen();
-      return 0;
+      return listen();
     }
     if (listener.error() != -FI_EADDRINUSE || !pick) {
       ERDMA_WARN(EP_CTRL, "cannot listen as %s: %s\n", name.to_string().c_str(),
@@ -58,8 +59,7 @@ void Listener::pause(uint64_t nanoseconds) noexcept {
 
 void Listener::resume(uint64_t now) noexcept {
   if (!x_again || x_again > now) return;
-  x_again = 0;
-  listen();
+  x_again = listen() ? now + kLongPause : 0;
 }
 
 void Listener::accept() {
@@ -77,7 +77,7 @@ void Listener::accept() {
                      util::ErrorText(errno).c_str(),
                      errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
       x_exhaustion_logged = true;
-      return pause(100 * util::kMillisecond);
+      return pause(kLongPause);
     }
   }
 }

@@ -26,7 +26,7 @@ class Listener {
   uint64_t deadline() const noexcept { return x_again ? x_again : UINT64_MAX; }
 
  private:
-  void listen() noexcept { (void)x_thread.watch(x_socket.get(), event_of(kListener, 0)); }
+  int listen() noexcept { return x_thread.watch(x_socket.get(), event_of(kListener, 0)); }
   void pause(uint64_t nanoseconds) noexcept;
   void admit(util::Fd socket);
 
