@@ -117,6 +117,32 @@ TEST(an_endpoint_that_can_not_watch_its_listener_again_does_so_later) {
   ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
 }
 
+TEST(a_peer_whose_socket_can_not_be_watched_is_turned_away_at_once) {
+  StandingClock clock;
+  Side side;
+  ck_assert(open_with(side, clock));
+  g_unwatched = transport::shm::kSocket;
+  auto knock = transport::shm::connect_as_peer(side.name);
+  ck_assert(bool(knock));
+  pollfd ended{knock->get(), POLLIN, 0};
+  ck_assert_int_eq(poll(&ended, 1, 20'000), 1);
+  ck_assert(ended.revents & POLLHUP);
+  ck_assert_uint_eq(g_watches_failed, 1);
+}
+
+TEST(an_endpoint_that_can_not_watch_its_own_connection_connects_later) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  g_unwatched = transport::shm::kSocket;
+  transport::Link& link = pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, transport::SendHint::none), -FI_EAGAIN);
+  ck_assert(pair.poll_until([] { return g_watches_failed >= 2; }));
+  g_unwatched = kNone;
+  ck_assert_int_eq(pair.send(link, 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+  ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+}
+
 }  // namespace
 
 }  // namespace erdma::test

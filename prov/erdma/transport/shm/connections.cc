@@ -96,8 +96,8 @@ void Connections::unwatch_exit(const PeerProcess& process) noexcept {
   if (process.life->pidfd() >= 0) x_thread.unwatch(process.life->pidfd());
 }
 
-void Connections::watch(const Connection& connection, uint32_t what) noexcept {
-  (void)x_thread.watch(connection.socket.get(), event_of(kSocket, connection.id), what);
+int Connections::watch(const Connection& connection, uint32_t what) noexcept {
+  return x_thread.watch(connection.socket.get(), event_of(kSocket, connection.id), what);
 }
 
 void Connections::unwatch(const Connection& connection) noexcept {

@@ -62,7 +62,8 @@ class Connections {
   std::shared_ptr<Connection> closed_here() const noexcept;
   /// The caller holds a reference to the connection. Does nothing if it was dropped before.
   void drop(Connection& connection) noexcept;
-  void watch(const Connection& connection, uint32_t what = EPOLLIN) noexcept;
+  /// 0 or a negative errno, logged.
+  int watch(const Connection& connection, uint32_t what = EPOLLIN) noexcept;
   void unwatch(const Connection& connection) noexcept;
   void go_up(Connection& connection) noexcept;
   size_t pending_hellos() const noexcept { return x_pending_hellos; }

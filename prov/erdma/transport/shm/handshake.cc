@@ -98,12 +98,13 @@ void Handshake::connect_once(Connection& connection) {
     return fail(connection, -FI_EACCES);
   }
   connection.socket = std::move(*socket);
+  // The watch comes first, as the peer may consider the connection established after the hello.
+  if (x_connections.watch(connection)) return retry_or_fail(connection, -FI_ENOMEM, kRetries);
   const Hello hello{x_connections.greeting()};
   if (send_message(connection.socket.get(), &hello, sizeof(hello)))
     return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
   connection.state = ConnectionState::awaiting_welcome;
   connection.deadline = now() + kHandshakeTimeout;
-  x_connections.watch(connection);
 }
 
 void Handshake::retry_or_fail(Connection& connection, int status, uint64_t patience) {

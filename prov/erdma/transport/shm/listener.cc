@@ -93,7 +93,8 @@ void Listener::admit(util::Fd socket) {
   auto connection = std::make_shared<Connection>();
   connection->socket = std::move(socket);
   connection->deadline = now + kHelloTimeout;
-  x_connections.watch(x_connections.add(std::move(connection)));
+  // The peer of a connection that nobody would read connects again.
+  if (x_connections.watch(x_connections.add(connection))) x_connections.drop(*connection);
 }
 
 }  // namespace erdma::transport::shm
