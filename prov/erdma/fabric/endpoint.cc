@@ -231,6 +231,8 @@ int Endpoint::close() noexcept {
     if (x_driver.engine() && x_driver.owned()) x_driver.engine()->revoke_shared();
     if (x_shared) leave_shared();
     x_driver.detach();
+    // Deferred works may be due because of those failures, but none of this endpoint.
+    if (x_shared) x_shared->keep_armed();
     if (x_av) x_av->detach(x_driver);
     if (x_eq) x_eq->unbound();
   }
@@ -249,7 +251,6 @@ void Endpoint::leave_shared() noexcept {
   if (!last) x_shared->remove(x_driver);
   if (x_driver.engine()) x_driver.engine()->leave_shared();
   x_shared->remove(x_driver);
-  x_shared->keep_armed();
   x_shared->unbound();
 }
 
