@@ -561,8 +561,8 @@ TEST(memory_is_revoked_when_the_endpoint_closes, 2) {
   must(pair.a.send(1, message.data(), message.size(), 7));
   pair.run_until_idle();
   ck_assert(!pair.a.transport.shared.empty() || !pair.b.transport.shared.empty());
-  pair.a.engine.revoke_shared();
-  pair.b.engine.revoke_shared();
+  pair.a.engine.detach(true);
+  pair.b.engine.detach(true);
   ck_assert(pair.a.transport.shared.empty() && pair.b.transport.shared.empty());
   pair.end_work({&g_one, &g_two, &g_three});
 }

@@ -27,7 +27,7 @@ struct World {
         c(network, 2, kConfig),
         d(network, 3, kConfig) {}
   ~World() {
-    for (Node* node : {&a, &b}) node->engine.leave_shared();
+    for (Node* node : {&a, &b}) node->engine.detach(false);
   }
 
   void run_until_idle() {
@@ -199,7 +199,7 @@ TEST(an_engine_that_leaves_takes_its_messages_along) {
   must(world.probe(Probe::peek_claim, 7, &g_contexts[0]));
   world.send(world.d, 1, pattern(8, 3), 7);
   world.a.received.entries.clear();
-  world.a.engine.leave_shared();
+  world.a.engine.detach(true);
   ck_assert_int_eq(world.probe(Probe::claim, 7, &g_contexts[0], {bytes, 8}), -FI_EINVAL);
   must(world.post({bytes, 8}, 7, &g_contexts[1]));
   ck_assert_uint_eq(take_one(world.b.received).source, 3);
@@ -217,8 +217,9 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   world.send(world.c, 0, message, 7);
   world.send(world.c, 0, message, 8);
   ck_assert(world.quiet());
-  world.a.engine.revoke_shared();
-  world.a.engine.leave_shared();
+  world.a.engine.detach(true);
+  ck_assert(world.quiet());  // the transport may still write to the buffers
+  world.a.engine.cancel_deliveries(world.default_sink);
   ck_assert_uint_eq(world.default_sink.entries.size(), 2);
   for (int* context : {&g_contexts[0], &g_contexts[1]}) {
     const ErrorCompletion cancelled = world.default_sink.take();
@@ -253,8 +254,9 @@ TEST(an_engine_that_leaves_in_the_middle_of_messages_ends_their_receives_once) {
   world.run_until_idle();
   must(world.probe(Probe::peek_claim, 1, &g_contexts[1]));
   ck_assert_uint_eq(take_one(world.a.received).length, message.size());
-  world.a.engine.revoke_shared();
-  world.a.engine.leave_shared();
+  world.a.engine.detach(true);
+  ck_assert(world.default_sink.entries.empty());
+  world.a.engine.cancel_deliveries(world.default_sink);
   ck_assert_int_eq(take_one(world.default_sink).error, FI_ECANCELED);
   const std::vector<char> before = got;
   ck_assert_int_eq(world.probe(Probe::claim, 1, &g_contexts[1], {other.data(), other.size()}),

@@ -86,7 +86,7 @@ struct Node final : protocol::Router {
         config, names, *this, std::vector<transport::Transport*>{transport.get()}, sent, received);
   }
   ~Node() {
-    engine->revoke_shared();
+    engine->detach(true);
     transport->shutdown();
   }
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override {

@@ -227,31 +227,37 @@ int Endpoint::close() noexcept {
     drain(x_driver, x_domain.lock());
   }
   {
-    const util::Guard guard(x_domain.lock());
-    if (x_driver.engine() && x_driver.owned()) x_driver.engine()->revoke_shared();
-    if (x_shared) leave_shared();
-    x_driver.detach();
-    // Deferred works may be due because of those failures, but none of this endpoint.
-    if (x_shared) x_shared->keep_armed();
-    if (x_av) x_av->detach(x_driver);
-    if (x_eq) x_eq->unbound();
+    Detached rest = detach();
+    rest.end_transports();
+    report_end(rest);
   }
-  // No other object refers to this endpoint any more, so the rest, which may take a while, needs no
-  // lock.
-  x_driver.stop();
   delete this;
   return 0;
 }
 
-/// Leaves the shared receive context. Receives that are being filled by messages of this endpoint
-/// are cancelled: their errors appear at another endpoint of the context or, if there is none, at
-/// this one.
-void Endpoint::leave_shared() noexcept {
-  const bool last = x_driver.engine() && x_shared->receives().engines() == 1;
-  if (!last) x_shared->remove(x_driver);
-  if (x_driver.engine()) x_driver.engine()->leave_shared();
-  x_shared->remove(x_driver);
-  x_shared->unbound();
+/// No message of this endpoint matches a receive any more, and nothing else calls its engine.
+Detached Endpoint::detach() noexcept {
+  const util::Guard guard(x_domain.lock());
+  if (protocol::Engine* const engine = x_driver.engine()) engine->detach(x_driver.owned());
+  if (x_shared) x_shared->remove(x_driver);
+  if (x_av) x_av->detach(x_driver);
+  return x_driver.detach();
+}
+
+/// Receives of the shared receive context that messages of this endpoint were filling are
+/// cancelled: their errors appear at another endpoint of the context or, if there is none, at this
+/// one. The application may reuse their buffers at once, so the transports have ended before.
+void Endpoint::report_end(Detached& rest) noexcept {
+  const util::Guard guard(x_domain.lock());
+  CompletionPorts& ports = x_driver.ports();
+  if (x_shared && rest.engine) rest.engine->cancel_deliveries(x_shared->sink_or(ports.received));
+  ports.detach();
+  if (x_shared) {
+    // Deferred works of other endpoints may be due because of those failures.
+    x_shared->keep_armed();
+    x_shared->unbound();
+  }
+  if (x_eq) x_eq->unbound();
 }
 
 // --- name, cancel -------------------------------------------------------------------------------

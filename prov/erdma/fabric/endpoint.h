@@ -54,7 +54,8 @@ class Endpoint final : public FidObject<Endpoint, fid_ep> {
   int bind_eq(EventQueue& eq);
   int bind_shared(SharedReceive& shared);
   int check_bindings() noexcept;
-  void leave_shared() noexcept;
+  Detached detach() noexcept;
+  void report_end(Detached& rest) noexcept;
   int take_port(const void* address, size_t length) noexcept;
 
   Domain& x_domain;

@@ -26,16 +26,17 @@ void EndpointDriver::start(const protocol::EngineConfig& config, TransportSet tr
   x_ports.sources_changed();
 }
 
-void EndpointDriver::detach() noexcept {
+Detached EndpointDriver::detach() noexcept {
   x_domain.works().remove(*this);
   x_domain.memory_regions().remove(*this);
-  x_ports.detach();
+  Detached rest{owned(), std::move(x_engine), std::exchange(x_transports, {})};
+  x_ports.sources_changed();
+  return rest;
 }
 
-void EndpointDriver::stop() noexcept {
-  if (x_engine && owned()) x_transports.shutdown();
-  x_engine.reset();
-  x_transports = {};
+void Detached::end_transports() noexcept {
+  if (engine && owned) transports.shutdown();
+  transports = {};
 }
 
 // --- progress and sleep -------------------------------------------------------------------------

@@ -15,6 +15,17 @@
 
 namespace erdma::fabric {
 
+/// What is left of an endpoint that is being closed. The engine is null if it was never enabled.
+struct Detached {
+  /// Closes the connections. Afterwards no peer and no NIC accesses memory for this endpoint. The
+  /// caller does not hold the domain lock, as this may take a while.
+  void end_transports() noexcept;
+
+  bool owned;  ///< false in a forked child
+  std::unique_ptr<protocol::Engine> engine;
+  TransportSet transports;
+};
+
 /// Drives the engine of one endpoint: posts operations to it and makes its progress, and afterwards
 /// takes care of sleeping threads and of works that wait for counters. Owns the engine, its
 /// transports and its completion ports. The caller holds the domain lock, except for post(), which
@@ -34,11 +45,9 @@ class EndpointDriver final : public RegionUser, public AvListener {
   /// fi_enable(3). `shared`: the shared receive context, or null.
   void start(const protocol::EngineConfig& config, TransportSet transports,
              protocol::AddressBook& addresses, protocol::SharedReceives* shared);
-  /// fi_close(3), first half: afterwards the endpoint reports nothing and executes nothing for
-  /// peers.
-  void detach() noexcept;
-  /// fi_close(3), second half. The caller does not hold the lock, as this may take a while.
-  void stop() noexcept;
+  /// fi_close(3): afterwards no call reaches the engine or the transports, which the caller gets.
+  /// Only the ports are still attached.
+  Detached detach() noexcept;
 
   /// The body of an entry point: calls post(engine) under the domain lock, and returns its result.
   template <typename Post>

@@ -2,8 +2,7 @@
 
 namespace erdma::fabric {
 
-/// The source of completions of a CQ or counter: an endpoint. The caller holds the domain lock,
-/// except for wait_fds().
+/// The source of completions of a CQ or counter: an endpoint. The caller holds the domain lock.
 class ProgressSource {
  public:
   /// Makes progress. Returns the number of steps; 0 = nothing to do.
@@ -13,8 +12,8 @@ class ProgressSource {
   virtual bool arm() noexcept = 0;
   /// Undoes arm(): the descriptors are no longer readable.
   virtual void disarm() noexcept = 0;
-  /// Writes up to `room` descriptors to `fds`, and returns how many there are. The result does not
-  /// change after fi_enable.
+  /// Writes up to `room` descriptors to `fds`, and returns how many there are. The result changes
+  /// only by fi_enable and fi_close.
   virtual int wait_fds(int* fds, int room) const noexcept = 0;
 
  protected:

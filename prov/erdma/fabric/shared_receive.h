@@ -45,6 +45,11 @@ class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
   /// AV.
   int add(EndpointDriver& endpoint, const AddressVector& av);
   void remove(EndpointDriver& endpoint) noexcept { std::erase(x_endpoints, &endpoint); }
+  /// Where receives without a message complete: at an enabled endpoint or, if there is none, at
+  /// `own`.
+  protocol::CompletionSink& sink_or(protocol::CompletionSink& own) noexcept {
+    return x_endpoints.empty() ? own : x_endpoints.front()->ports().received;
+  }
   protocol::SharedReceives& receives() noexcept { return x_receives; }
   /// Call after what may have started work at any of the endpoints.
   void keep_armed() noexcept;

@@ -238,11 +238,11 @@ void Deliveries::revoke_memory(Peer& peer) noexcept {
     if (delivery->local.size) delivery->link->revoke(delivery->local);
 }
 
-void Deliveries::cancel_all(Peer& peer) noexcept {
-  for (auto* deliveries : {&peer.starting, &peer.active}) cancel_all(*deliveries);
+void Deliveries::cancel_all(Peer& peer, CompletionSink& sink) noexcept {
+  for (auto* deliveries : {&peer.starting, &peer.active}) cancel_all(*deliveries, sink);
 }
 
-void Deliveries::cancel_all(PendingList<Delivery>& deliveries) noexcept {
+void Deliveries::cancel_all(PendingList<Delivery>& deliveries, CompletionSink& sink) noexcept {
   while (Delivery* delivery = deliveries.pop_front()) {
     Receive* const multi = delivery->multi;
     ErrorCompletion failed(delivery->context, delivery->completion_flags,
@@ -251,8 +251,8 @@ void Deliveries::cancel_all(PendingList<Delivery>& deliveries) noexcept {
     if (multi) failed.buffer = delivery->buffers.iov[0].iov_base;
     if (multi && ReceiveQueues::return_space(*multi)) failed.release_buffer();
     x_deliveries.release(*delivery);
-    x_queues.default_sink.fail(failed);
-    if (multi) x_queues.retire(*multi, x_queues.default_sink);
+    sink.fail(failed);
+    if (multi) x_queues.retire(*multi, sink);
   }
 }
 

@@ -66,8 +66,8 @@ class Deliveries {
   /// Revokes the memory that is shared with the peer, before the endpoint closes.
   static void revoke_memory(Peer& peer) noexcept;
   /// Fails the peer's deliveries into a shared receive context, which outlives this engine: the
-  /// user of the context waits for a completion of each.
-  void cancel_all(Peer& peer) noexcept;
+  /// user of the context waits for a completion of each. The links are gone.
+  void cancel_all(Peer& peer, CompletionSink& sink) noexcept;
 
   // For Delivery.
   int start(Delivery& delivery) noexcept;
@@ -81,7 +81,7 @@ class Deliveries {
   void flush_or_finish(Delivery& delivery, int status) noexcept;
   void complete(Delivery& delivery, int status) noexcept;
   static bool fail(PendingList<Delivery>& list, const transport::Link* link, int status) noexcept;
-  void cancel_all(PendingList<Delivery>& deliveries) noexcept;
+  void cancel_all(PendingList<Delivery>& deliveries, CompletionSink& sink) noexcept;
 
   Peers& x_peers;
   Controls& x_controls;

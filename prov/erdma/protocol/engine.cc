@@ -325,11 +325,14 @@ void Engine::abandon(const Region& region) noexcept {
   x_grants.abandon(region);
 }
 
-void Engine::revoke_shared() noexcept {
-  for (auto& [address, peer] : x_peers.all()) {
-    x_sends.revoke_memory(*peer);
-    Deliveries::revoke_memory(*peer);
+void Engine::detach(bool revoke) noexcept {
+  if (revoke) {
+    for (auto& [address, peer] : x_peers.all()) {
+      x_sends.revoke_memory(*peer);
+      Deliveries::revoke_memory(*peer);
+    }
   }
+  x_receives.leave_shared(*this);
 }
 
 }  // namespace erdma::protocol

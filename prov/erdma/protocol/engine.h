@@ -17,7 +17,8 @@ namespace erdma::protocol {
 
 /// The protocol of one endpoint: turns operations into packets and packets into completions. It
 /// dispatches both to its parts and makes progress. Single-threaded: the caller holds the domain
-/// lock. Owns its parts, and with them every request and peer; the transports outlive it.
+/// lock. Owns its parts, and with them every request and peer. The transports end after its last
+/// use.
 class Engine final : public transport::Sink, PeerLoss {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
@@ -62,13 +63,16 @@ class Engine final : public transport::Sink, PeerLoss {
   void abandon(const Region& region) noexcept;
   Grants& grants() noexcept { return x_grants; }
 
-  /// Revokes all memory that is shared for messages and RMA, before the endpoint closes.
-  void revoke_shared() noexcept;
+  /// The endpoint closes: takes no receive of the shared receive context any more and, if `revoke`
+  /// (not in a forked child), revokes all memory that is shared for messages and RMA. Afterwards
+  /// the engine must not be used, but for cancel_deliveries().
+  void detach(bool revoke) noexcept;
+  /// Fails the receives of the shared context that messages were filling at detach(). The caller
+  /// has ended the transports, so that nobody writes to the buffers any more.
+  void cancel_deliveries(CompletionSink& sink) noexcept { x_receives.cancel_deliveries(sink); }
   /// For callers that may not call progress() for a while: executes the retractable operations
   /// whose peers have not looked at them. Returns their number.
   int execute_all_retractable() noexcept { return x_rma.retractables().execute_all_retractable(); }
-  /// Leaves the shared receive context, after revoke_shared().
-  void leave_shared() noexcept { x_receives.leave_shared(*this); }
 
   Peers& peers() noexcept { return x_peers; }
   void set_min_multi_recv(size_t bytes) noexcept { x_receives.own().min_multi_recv = bytes; }

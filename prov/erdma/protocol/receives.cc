@@ -163,10 +163,13 @@ bool Receives::fail(Peer& peer, const transport::Link* link, int status, bool se
 void Receives::leave_shared(Engine& engine) noexcept {
   if (!x_shared) return;
   x_shared->leave(engine, *this);
-  for (auto& [address, peer] : x_peers.all()) x_deliveries.cancel_all(*peer);
   x_peers.leave_shared();
   x_shared = nullptr;
   x_queues = &x_own;
+}
+
+void Receives::cancel_deliveries(CompletionSink& sink) noexcept {
+  for (auto& [address, peer] : x_peers.all()) x_deliveries.cancel_all(*peer, sink);
 }
 
 }  // namespace erdma::protocol

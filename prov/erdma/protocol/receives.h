@@ -54,8 +54,9 @@ class Receives {
   /// Fails the receives that need a link that is down. `sending`: this endpoint sends to the peer
   /// over it. Returns true if any operation failed.
   bool fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept;
-  /// The engine ends: leaves the shared receive context.
+  // See Engine.
   void leave_shared(Engine& engine) noexcept;
+  void cancel_deliveries(CompletionSink& sink) noexcept;
 
  private:
   Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
