@@ -48,6 +48,14 @@ expect 'no program ran' 1 '^ *FAIL: no unit test ran' stages \
 expect 'nothing ran' 1 '^ *FAIL: ' stages 'stage check 1 trs true; finish'
 expect 'a program passed without a check' 1 '^2 passed, 1 failed' stages \
   "$leave; run() { passed a_test 0; passed b_test 2; }; stage check 1 trs run; finish"
+rm "$tree"/build/test/*
+expect 'the trace of a test of Python' 1 'OSError: gone' stages "$leave"'; run() {
+  passed a_test 1
+  echo ":global-test-result: FAIL" >"$build/test/b.trs"
+  printf "%s\n" "ERROR: test_b (__main__.B.test_b)" -- "OSError: gone" "" -- "Ran 9 tests" "" "FAILED (errors=1)" "" "FAIL b" \
+    >"$build/test/b.log"
+}; stage check 1 trs run; finish'
+rm "$tree"/build/test/*
 expect 'lanes' 0 '^2 passed, 0 failed, 0 skipped' stages \
   'a() { stage a 1 one true; }; b() { stage b 1 one true; }; beside a b; finish'
 echo 'lane_passed=5 lane_failed=0 lane_skipped=0' >"$logs/.dies"

@@ -58,10 +58,11 @@ count_lines() {
   esac
 }
 
-# show_failure LOG: prints the failed tests and the end of the log.
+# show_failure LOG: prints the failed tests (of libcheck, and of Python's unittest with their traces) and the end of the log.
 show_failure() {
   printf '== %s\n' "$1"
   grep -aE -A5 ':[FE]:|AddressSanitizer|ThreadSanitizer|runtime error:' "$1" | head -n 30
+  sed -nE '/^(ERROR|FAIL): .* \(/,/^$/p' "$1" | head -n 40
   tail -n 5 "$1"
 }
 
