@@ -132,7 +132,7 @@ const Refusal kRefusals[] = {
     {[](fi_mr_attr& a, uint64_t&) { a.offset = 1; }, -FI_EINVAL},
     {[](fi_mr_attr& a, uint64_t&) { a.iface = FI_HMEM_CUDA; }, -FI_ENOSYS},
     {[](fi_mr_attr& a, uint64_t&) { a.auth_key_size = 8; }, -FI_EOPNOTSUPP},
-    {[](fi_mr_attr&, uint64_t& f) { f = FI_RMA_EVENT; }, -FI_EBADFLAGS},
+    {[](fi_mr_attr&, uint64_t& f) { f = FI_PEEK; }, -FI_EBADFLAGS},
     {[](fi_mr_attr& a, uint64_t&) {
        static const iovec null_base{nullptr, 1};
        a.mr_iov = &null_base;
@@ -272,13 +272,14 @@ TEST(bound_counter_is_watched_by_every_user_until_the_last_region_closes) {
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
 
-/// fi_cntr(3): no memory region may be associated with a counter that is closed.
+/// fi_cntr(3): no memory region may be associated with a counter that is closed. fi_mr(3):
+/// FI_RMA_EVENT says at the registration that a counter will be bound.
 TEST(counter_of_a_region_is_not_closed_before_the_region, 2) {
   Fixture f;
   auto made = erdma::fabric::make_cntr({f.lock, kApi, false, nullptr}, nullptr, nullptr);
   ck_assert(made);
   fid_mr* mr = nullptr;
-  ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+  ck_assert_int_eq(f.reg(attributes(), &mr, FI_RMA_EVENT), 0);
   const uint64_t bound = _i ? FI_REMOTE_READ | FI_REMOTE_WRITE : FI_REMOTE_WRITE;
   ck_assert_int_eq(fi_mr_bind(mr, &(*made)->fid, bound), 0);
   ck_assert_int_eq(fi_close(&(*made)->fid), -FI_EBUSY);

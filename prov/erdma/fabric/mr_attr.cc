@@ -14,8 +14,8 @@ namespace {
 
 constexpr uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ |
                              FI_REMOTE_WRITE | FI_MULTICAST | FI_COLLECTIVE;
-// Hints that change nothing for host memory.
-constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
+// Hints that change nothing: for host memory, or because a counter can be bound to any region.
+constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY | FI_RMA_EVENT;
 
 /// FI_MR_DMABUF and struct fi_mr_dmabuf of libfabric 1.20, which are part of the ABI, for builds
 /// with older headers.
