@@ -107,7 +107,7 @@ struct TestRegion : ibv_mr {
 struct RegionLog {
   std::mutex mutex;
   std::set<TestRegion*> alive;
-  unsigned made = 0;
+  unsigned asked = 0, made = 0;
   size_t bytes = 0;
   size_t room = SIZE_MAX;  ///< bytes that can be registered; above, ENOMEM
   int refuse = 0;          ///< errno of each registration, or 0
@@ -126,6 +126,7 @@ class TestRegions final : public verbs::RegionMaker {
   ibv_mr* make(const verbs::MemoryRange& range, int rights) noexcept override {
     if (auto* meanwhile = x_log.meanwhile.load()) meanwhile();
     std::lock_guard guard(x_log.mutex);
+    ++x_log.asked;
     errno = x_log.refuse ? x_log.refuse : ENOMEM;
     if (x_log.refuse || x_log.bytes + range.bytes() > x_log.room) return nullptr;
     if (!has_pages(range)) return errno = EFAULT, nullptr;

@@ -48,4 +48,13 @@ void CopyNotices::once(What what, const char* why, size_t bytes) noexcept {
   }
 }
 
+void CopyNotices::mended(What what, size_t bytes) noexcept {
+  if (!(x_said & what)) return;
+  x_said &= ~unsigned(what);
+  ERDMA_NOTICE(zero_copy, MR,
+               "memory of the application (%zu bytes) can be registered again: it is no longer "
+               "copied",
+               bytes);
+}
+
 }  // namespace erdma::transport::verbs

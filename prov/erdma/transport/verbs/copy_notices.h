@@ -15,7 +15,8 @@ inline constexpr char kForkTakesPages[] =
 /// first transfer that would otherwise have needed no copy. `why` names cause and remedy.
 void warn_of_copies(const char* why) noexcept;
 
-/// Why some memory of the application is copied. Each reason is logged once. Not thread-safe.
+/// Why some memory of the application is copied. Each reason is logged once, until it is mended.
+/// Not thread-safe.
 class CopyNotices {
  public:
   enum What : unsigned {
@@ -28,6 +29,8 @@ class CopyNotices {
     kind = 64
   };
   void once(What what, const char* why, size_t bytes) noexcept;
+  /// Memory of this length is registered again.
+  void mended(What what, size_t bytes) noexcept;
 
  private:
   unsigned x_said = 0;

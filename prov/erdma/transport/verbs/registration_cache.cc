@@ -197,7 +197,7 @@ int WatchedCache::make(const MemoryRange& range, int rights, Registration& regis
                    range.bytes());
     return -FI_EOPNOTSUPP;
   }
-  if (range.bytes() >= x_refused_bytes) return -FI_ENOMEM;
+  if (x_refused.refuses(range.bytes())) return -FI_ENOMEM;
   if (const int rc = watch(range)) return rc;
   if (!make_room(range.bytes())) return -FI_ENOMEM;
   auto entry = std::make_unique<CachedRegion>();
@@ -272,13 +272,15 @@ ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept
     ibv_mr* region = x_maker->make(range, rights);
     const int error = errno;
     if (region && range.bytes() >= x_fruitless.bytes) x_fruitless = {};  // there is room now
+    if (region && x_refused.made(range.bytes()))
+      x_notices.mended(CopyNotices::locked, range.bytes());
     if (region || !for_want_of_room(error)) return region;
     const size_t bytes = x_statistics.bytes;
     while (may_help(range.bytes()) && evict() && bytes - x_statistics.bytes < range.bytes()) {
     }
     if (bytes != x_statistics.bytes) continue;
     if (may_help(range.bytes()) && !x_destroying) x_fruitless = {range.bytes(), held_bytes()};
-    if (x_statistics.regions == 0) x_refused_bytes = range.bytes();
+    x_refused.failed(range.bytes(), x_statistics.regions == 0);
     x_notices.once(CopyNotices::locked, std::strerror(error), range.bytes());
     errno = error;
     return nullptr;

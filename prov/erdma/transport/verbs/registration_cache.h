@@ -9,6 +9,7 @@
 #include "transport/verbs/memory_monitor.h"
 #include "transport/verbs/memory_range.h"
 #include "transport/verbs/quarantines.h"
+#include "transport/verbs/refused_size.h"
 #include "transport/verbs/region_index.h"
 #include "transport/verbs/registration.h"
 #include "util/before_fork.h"
@@ -122,8 +123,7 @@ class WatchedCache final : public RegistrationCache,
   std::unique_ptr<RegionMaker> x_maker;
   const Limits x_limits;
   Statistics x_statistics;
-  /// Size that was refused although nothing else was registered.
-  size_t x_refused_bytes = SIZE_MAX;
+  RefusedSize x_refused;
   struct {
     size_t bytes = SIZE_MAX, held = 0;
   } x_fruitless;  ///< size for which the cache was emptied in vain, and the bytes in use then

@@ -115,17 +115,19 @@ int SingleUses::acquire(const void* address, size_t length, int rights,
     return refuse(CopyNotices::size, kMoreThanTheNic, range.bytes());
   if (range.bytes() > x_limits.max_bytes)
     return refuse(CopyNotices::size, kMoreThanTheLimit, range.bytes());
-  if (!reserve(range.bytes())) {
-    if (!x_evict_thread.running()) return -FI_ENOMEM;
+  int rc = reserve(range.bytes());
+  if (rc == -FI_EAGAIN && x_evict_thread.running()) {
     (void)destroy_retired();
-    if (!reserve(range.bytes())) return -FI_ENOMEM;
+    rc = reserve(range.bytes());
   }
+  if (rc) return -FI_ENOMEM;
   CachedRegion* const entry = make(range, rights);
   if (!entry) {
     const int error = errno;
     give_back(range.bytes());
     return failed(error, range.bytes());
   }
+  made(range.bytes());
   registration = {entry->region->lkey, entry->region->rkey, entry};
   return 0;
 }
@@ -149,15 +151,14 @@ void SingleUses::release(const Registration& registration) noexcept {
   delete entry;
 }
 
-/// False: try later, because other uses hold too much now.
-bool SingleUses::reserve(size_t bytes) noexcept {
+/// -FI_EAGAIN: other uses hold too much now. -FI_ENOMEM: the device has no room.
+int SingleUses::reserve(size_t bytes) noexcept {
   std::lock_guard guard(x_mutex);
-  if (bytes >= x_refused_bytes || x_bytes + bytes > x_limits.max_bytes ||
-      x_regions >= x_limits.max_regions)
-    return false;
+  if (x_bytes + bytes > x_limits.max_bytes || x_regions >= x_limits.max_regions) return -FI_EAGAIN;
+  if (x_refused.refuses(bytes)) return -FI_ENOMEM;
   x_bytes += bytes;
   ++x_regions;
-  return true;
+  return 0;
 }
 
 void SingleUses::give_back(size_t bytes) noexcept {
@@ -175,9 +176,14 @@ int SingleUses::refuse(CopyNotices::What what, const char* why, size_t bytes) no
 int SingleUses::failed(int error, size_t bytes) noexcept {
   if (!for_want_of_room(error)) return -FI_EOPNOTSUPP;
   std::lock_guard guard(x_mutex);
-  if (x_regions == 0) x_refused_bytes = bytes;
+  x_refused.failed(bytes, x_regions == 0);
   x_notices.once(CopyNotices::locked, std::strerror(error), bytes);
   return -FI_ENOMEM;
+}
+
+void SingleUses::made(size_t bytes) noexcept {
+  std::lock_guard guard(x_mutex);
+  if (x_refused.made(bytes)) x_notices.mended(CopyNotices::locked, bytes);
 }
 
 void SingleUses::warn() noexcept {

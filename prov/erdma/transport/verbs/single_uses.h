@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "transport/verbs/copy_notices.h"
+#include "transport/verbs/refused_size.h"
 #include "transport/verbs/registration.h"
 #include "transport/verbs/registration_cache.h"
 #include "util/before_fork.h"
@@ -49,10 +50,11 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
 
  private:
   CachedRegion* make(const MemoryRange& range, int rights) noexcept;
-  bool reserve(size_t bytes) noexcept;
+  int reserve(size_t bytes) noexcept;
   void give_back(size_t bytes) noexcept;
   int refuse(CopyNotices::What what, const char* why, size_t bytes) noexcept;
   int failed(int error, size_t bytes) noexcept;
+  void made(size_t bytes) noexcept;
   void warn() noexcept;
   void evict_loop() noexcept;
   bool destroy_retired() noexcept;
@@ -68,8 +70,7 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
   util::IntrusiveList<CachedRegion> x_retired;  ///< without users
   bool x_stop = false;
   size_t x_bytes = 0, x_regions = 0;
-  /// Size that was refused although nothing else was registered.
-  size_t x_refused_bytes = SIZE_MAX;
+  RefusedSize x_refused;
   const uint32_t x_epoch = util::process_epoch();
   std::mutex x_destroy_mutex;  ///< held while retired regions are destroyed; taken before x_mutex
   util::EventFd x_wake;        ///< rings when the first region retires
