@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
@@ -33,6 +34,11 @@ bool contains(const SharedRegion& region, const RemoteRange& part) noexcept {
          part.offset <= region.length && part.length <= region.length - part.offset;
 }
 
+void keep_reported(CmaVerdict& now, const CmaVerdict& before) noexcept {
+  if (now.permission == before.permission && now.error == before.error)
+    now.reported = now.reported || before.reported;
+}
+
 }  // namespace
 
 DirectAccess::DirectAccess(LinkContext& context, OutChannel& out,
@@ -44,12 +50,13 @@ DirectAccess::DirectAccess(LinkContext& context, OutChannel& out,
       x_in(in),
       x_phase(phase) {}
 
-// What was denied at run time stays denied.
-void DirectAccess::learn(const Mail& mail, bool first) noexcept {
-  // A verdict about one call does not repeat the warning about the other.
-  const bool reported = !first && x_peer.read.reported && x_peer.read.error == mail.cma.read.error;
-  x_peer = mail.cma;
-  if (reported) x_peer.read.reported = true;
+void DirectAccess::learn(const Mail& mail) noexcept {
+  const CmaPeer before = std::exchange(x_peer, mail.cma);
+  // A link that was reset, and a verdict about the other call, repeat no warning.
+  if (before.identity.nonce == x_peer.identity.nonce) {
+    keep_reported(x_peer.read, before.read);
+    keep_reported(x_peer.write, before.write);
+  }
   x_final = mail.cma_final;
   if (mail.cma_final) report_refusals(x_peer, x_counters);
 }

@@ -23,8 +23,8 @@ class DirectAccess final : public RegionSharing {
   DirectAccess(LinkContext& context, OutChannel& out, const std::unique_ptr<InChannel>& in,
                const LinkPhase& phase) noexcept;
 
-  /// Takes over what is permitted on the peer: from the `first` channel, or from a later verdict.
-  void learn(const Mail& mail, bool first) noexcept;
+  /// Takes over what is permitted on the peer: from the first channel, or from a later verdict.
+  void learn(const Mail& mail) noexcept;
   CmaPeer& peer() noexcept { return x_peer; }
 
   // The owner's side. possible() is true even if this process is refused: the peer's permission may

@@ -94,7 +94,7 @@ bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
 
 // The second channel to the same process brings no news about CMA.
 void ShmLink::install_in(const Mail& mail) {
-  if (!process()) x_direct.learn(mail, true);
+  if (!process()) x_direct.learn(mail);
   auto channel = std::make_unique<InChannel>(x_context, *this, mail.connection);
   x_context.channels.add(*channel);
   mail.connection->link = this;
@@ -103,7 +103,7 @@ void ShmLink::install_in(const Mail& mail) {
 }
 
 void ShmLink::install_out(Mail& mail) noexcept {
-  if (!process()) x_direct.learn(mail, true);
+  if (!process()) x_direct.learn(mail);
   mail.connection->link = this;
   x_out.begin(mail.connection, std::move(mail.segment), mail.ring, x_direct.revocations_seen());
   x_phase.state = LinkState::up;
@@ -124,7 +124,7 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
     else
       x_context.ends.end(*this, mail.status, sink);
   } else if (mail.type == Type::verdict) {
-    x_direct.learn(mail, false);
+    x_direct.learn(mail);
   } else if (mail.type == Type::promote && is_in) {
     x_context.channels.promote(*x_in);
   } else if (mail.type == Type::hot_ring && is_out) {
