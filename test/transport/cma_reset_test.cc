@@ -129,6 +129,32 @@ unsigned warnings_about_cma() {
   return lines;
 }
 
+TEST(a_link_that_is_reset_while_it_awaits_the_answer_is_copied_once_later) {
+  Reset rig;
+  ck_assert_uint_eq(rig.copied_once(), 0);
+  rig.reset();
+  Reset::end(rig.pair.a, rig.pair.a_to_b());
+  // No connection is up that could take the answer.
+  rig.pair.b_to_a().addressed();
+  Reset::work(rig.pair.b);
+  rig.connect_from(rig.pair.a, rig.pair.a_to_b());
+  rig.connect();
+  ck_assert_uint_eq(rig.copied_once(), size_t{1} << 20);
+  ck_assert_uint_eq(warnings_about_cma(), 0);
+}
+
+TEST(a_question_is_asked_again_while_the_process_that_asks_does_not_poll) {
+  Reset rig;
+  Reset::end(rig.pair.b, rig.pair.b_to_a());
+  rig.connect_from(rig.pair.b, rig.pair.b_to_a());
+  rig.pair.b_to_a().addressed();
+  ck_assert(!rig.calls_a.admitted);
+  rig.work();
+  ck_assert(rig.calls_a.admitted);
+  rig.connect();
+  ck_assert_uint_eq(rig.copied_once(), size_t{1} << 20);
+}
+
 TEST(a_link_that_is_reset_after_the_answer_is_copied_once) {
   Reset rig;
   rig.pair.b_to_a().addressed();

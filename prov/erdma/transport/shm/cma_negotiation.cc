@@ -20,12 +20,24 @@ void CmaNegotiation::describe(Mail& mail) noexcept {
   mail.cma_final = process.admission_answered || !wants_admission(process.cma);
 }
 
-void CmaNegotiation::begin(Connection& connection) {
+void CmaNegotiation::begin(Connection& connection) noexcept {
   PeerProcess& process = *connection.process;
-  if (process.admission_asked) return;
-  if (!wants_admission(process.cma)) return ask_proof(connection);
-  process.admission_asked = true;
-  (void)send_control(connection.socket, ControlType::admit);
+  if (process.admission_over) return;
+  if (process.admission_answered || !wants_admission(process.cma)) return ask_proof(connection);
+  if (!send_control(connection.socket, ControlType::admit)) process.admission_over = connection.id;
+}
+
+void CmaNegotiation::on_over(const Connection& connection) noexcept {
+  PeerProcess* const process = connection.process.get();
+  if (!process) return;
+  const bool admission = process->admission_over == connection.id;
+  const bool proof = process->proof_over == connection.id;
+  if (!admission && !proof) return;
+  if (admission) process->admission_over = 0;
+  if (proof) process->proof_over = 0, --process->proofs_asked;
+  for (Connection* other : process->connections)
+    if (other != &connection && other->state == ConnectionState::up && !other->closed.load())
+      begin(*other);
 }
 
 /// Under the default policy a process that connects may not trace this one unless the application
@@ -39,9 +51,9 @@ bool CmaNegotiation::may_trace(const PeerProcess& process) const noexcept {
 /// A peer that waits for this answer copies meanwhile, as after a refusal, without a line in its
 /// log.
 void CmaNegotiation::on_admit(Connection& connection) {
-  PeerProcess& process = *connection.process;
+  const PeerProcess& process = *connection.process;
   if (may_trace(process)) return answer_admission(connection);
-  process.admission_due = true;
+  connection.admission_due = true;
   if (std::exchange(x_due_logged, true)) return;
   ERDMA_INFO(
       EP_CTRL,
@@ -53,18 +65,17 @@ void CmaNegotiation::on_admit(Connection& connection) {
 
 void CmaNegotiation::on_trust(const util::SocketAddress& peer) {
   x_addressed.insert(peer);
-  for (const auto& [id, process] : x_connections.processes()) {
-    if (!process->admission_due || !may_trace(*process)) continue;
+  for (const auto& [id, process] : x_connections.processes())
     for (Connection* connection : process->connections)
-      if (process->admission_due && connection->state == ConnectionState::up)
+      if (connection->admission_due && connection->state == ConnectionState::up &&
+          may_trace(*process))
         answer_admission(*connection);
-  }
 }
 
+/// The answer takes the connection of the question, so that it is lost only with that connection.
 void CmaNegotiation::answer_admission(Connection& connection) noexcept {
-  PeerProcess& process = *connection.process;
-  process.admission_due = false;
-  const pid_t requester = process.cma.pid;
+  connection.admission_due = false;
+  const pid_t requester = connection.process->cma.pid;
   const ConnectorConfig& config = x_connections.config;
   (void)send_control(
       connection.socket, ControlType::admit_answer,
@@ -73,18 +84,22 @@ void CmaNegotiation::answer_admission(Connection& connection) noexcept {
 
 void CmaNegotiation::on_admit_answer(Connection& connection, int status) {
   PeerProcess& process = *connection.process;
-  if (!process.admission_asked || process.admission_answered) return;
+  if (!process.admission_over || connection.state != ConnectionState::up) return;
+  process.admission_over = 0;
   process.admission_answered = true;
   const ConnectorConfig& config = x_connections.config;
   if (!status) probe(*config.calls, config.options.cma, process.cma);
   ask_proof(connection);
-  post_verdict(connection);
+  post_verdicts(process);
 }
 
-void CmaNegotiation::post_verdict(Connection& connection) {
-  Mail mail{Mail::Type::verdict, connection.shared_from_this()};
-  describe(mail);
-  x_connections.config.mailbox->post(std::move(mail));
+/// To all connections, as the polling thread may have closed some of them.
+void CmaNegotiation::post_verdicts(const PeerProcess& process) {
+  for (Connection* connection : process.connections) {
+    Mail mail{Mail::Type::verdict, connection->shared_from_this()};
+    describe(mail);
+    x_connections.config.mailbox->post(std::move(mail));
+  }
 }
 
 /// Writing may be permitted where reading is not. The kernel names the process that listens or
@@ -93,7 +108,7 @@ void CmaNegotiation::post_verdict(Connection& connection) {
 void CmaNegotiation::ask_proof(Connection& connection) noexcept {
   PeerProcess& process = *connection.process;
   const ConnectorConfig& config = x_connections.config;
-  if (process.proof_pending || process.proofs_asked >= kMaxProofs) return;
+  if (process.proof_over || process.proofs_asked >= kMaxProofs) return;
   if (!config.options.cma || process.cma.pid <= 0 || !wants_proof(process.cma)) return;
   if (process.life->pidfd() < 0 || process.life->over()) return;
   // Use another word each time, because a second peer may have chosen the same one.
@@ -101,7 +116,8 @@ void CmaNegotiation::ask_proof(Connection& connection) noexcept {
   const uint32_t word = 1 + seed % (kScratchWords - 1);
   process.mark = seed | 1;
   if (mark(*config.calls, process.cma, word, process.mark)) return;
-  process.proof_pending = !send_control(connection.socket, ControlType::prove, int32_t(word));
+  if (!send_control(connection.socket, ControlType::prove, int32_t(word)))
+    process.proof_over = connection.id;
 }
 
 void CmaNegotiation::on_prove(Connection& connection, uint32_t word) noexcept {
@@ -110,11 +126,11 @@ void CmaNegotiation::on_prove(Connection& connection, uint32_t word) noexcept {
 
 void CmaNegotiation::on_proof(Connection& connection, uint32_t found) {
   PeerProcess& process = *connection.process;
-  if (!process.proof_pending) return;
-  process.proof_pending = false;
+  if (process.proof_over != connection.id) return;
+  process.proof_over = 0;
   if (found != process.mark) return ask_proof(connection);
   allow_write(process.cma);
-  for (Connection* each : process.connections) post_verdict(*each);
+  post_verdicts(process);
 }
 
 }  // namespace erdma::transport::shm

@@ -17,11 +17,14 @@ class CmaNegotiation {
   static void describe(Mail& mail) noexcept;
   /// Asks the peer to admit this process as its tracer where Yama requires that. Must not run
   /// before this side has sent its Welcome, because a peer expects that first.
-  void begin(Connection& connection);
+  void begin(Connection& connection) noexcept;
   void on_admit(Connection& connection);
   void on_admit_answer(Connection& connection, int status);
   void on_prove(Connection& connection, uint32_t word) noexcept;
   void on_proof(Connection& connection, uint32_t found);
+  /// No answer comes over this connection any more. What was asked over it is asked again: now, or
+  /// over the next connection to the process.
+  void on_over(const Connection& connection) noexcept;
   /// The application itself addressed this peer.
   void on_trust(const util::SocketAddress& peer);
 
@@ -29,7 +32,7 @@ class CmaNegotiation {
   bool may_trace(const PeerProcess& process) const noexcept;
   void answer_admission(Connection& connection) noexcept;
   void ask_proof(Connection& connection) noexcept;
-  void post_verdict(Connection& connection);
+  void post_verdicts(const PeerProcess& process);
 
   Connections& x_connections;
   bool x_due_logged = false;

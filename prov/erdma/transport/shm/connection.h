@@ -30,13 +30,12 @@ struct PeerProcess {
   // Background thread only:
   bool proven = false;  ///< the kernel confirmed that it listens under its name
   CmaPeer cma;          ///< shares `life`
-  bool admission_asked = false;
+  /// The connections over which this side awaits an answer about CMA; 0 = none.
+  uint64_t admission_over = 0;
+  uint64_t proof_over = 0;
   bool admission_answered = false;
-  /// It asked for admission, but the application has not addressed it yet.
-  bool admission_due = false;
-  uint8_t proofs_asked = 0;
-  bool proof_pending = false;
-  uint32_t mark = 0;  ///< the value that the proof must report
+  uint8_t proofs_asked = 0;  ///< without those that were lost with their connection
+  uint32_t mark = 0;         ///< the value that the proof must report
   std::vector<Connection*> connections;
 };
 
@@ -79,6 +78,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
   Welcome welcome;           ///< outbound: the answer, valid once `chunk` is set
   util::Fd chunk;            ///< the memory that came with the answer
   bool name_proven = false;  ///< inbound: the greeting process listens under the name it gave
+  /// The peer asked for admission here, but the application has not addressed it yet.
+  bool admission_due = false;
   // Polling thread only:
   ShmLink* link = nullptr;
 };

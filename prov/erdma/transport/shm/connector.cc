@@ -74,13 +74,18 @@ void Connector::on_commands() {
 /// A command to close found no memory. Flags of what is to be closed say the same.
 void Connector::execute_flags() noexcept {
   if (x_connections.closing) x_listener.close();
-  while (const auto connection = x_connections.closed_here()) x_quarantine.on_closed(*connection);
+  while (const auto connection = x_connections.closed_here()) on_closed(*connection);
+}
+
+void Connector::on_closed(Connection& connection) noexcept {
+  x_quarantine.on_closed(connection);
+  x_negotiation.on_over(connection);
 }
 
 void Connector::execute(const Command& command) {
   switch (command.type) {
     case Command::Type::close:
-      return x_quarantine.on_closed(*command.connection);
+      return on_closed(*command.connection);
     case Command::Type::trust:
       return x_negotiation.on_trust(command.request.address);
     case Command::Type::stop_listening:

@@ -53,6 +53,7 @@ class Connector final : private EndpointThread::Work {
   void on_commands() override;
   void execute(const Command& command);
   void execute_flags() noexcept;
+  void on_closed(Connection& connection) noexcept;
   void on_event(uint64_t event) override;
   void on_readable(Connection& connection);
   void on_time() override;

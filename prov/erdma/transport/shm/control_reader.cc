@@ -168,6 +168,7 @@ void ControlReader::lose(Connection& connection, int status) {
     connection.state = ConnectionState::hung_up;
   }
   x_connections.config.mailbox->post(std::move(mail));
+  x_negotiation.on_over(connection);
 }
 
 }  // namespace erdma::transport::shm
