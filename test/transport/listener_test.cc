@@ -10,10 +10,10 @@
 
 #include "fake/captured_log.h"
 #include "libcheck.h"
+#include "transport/impostor.h"
 #include "transport/shm/connections.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/shm/unix_socket.h"
-#include "transport/shm_pair.h"
 
 /// Tests a listener to which more strangers connect than it can serve, and one without memory.
 namespace erdma::test {
@@ -32,6 +32,13 @@ std::atomic<unsigned> g_watches_failed = 0;
 struct StandingClock final : util::Clock {
   uint64_t now() const noexcept override { return 1'000'000'000; }
 };
+
+/// The system's clock, `ahead` nanoseconds in the future.
+struct EarlyClock final : util::Clock {
+  uint64_t now() const noexcept override { return util::SystemClock().now() + ahead; }
+  std::atomic<uint64_t> ahead = 0;
+};
+constexpr uint64_t kHour = 3600 * uint64_t{1'000'000'000};
 
 bool open_with(Side& side, const util::Clock& clock) {
   auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
@@ -141,6 +148,67 @@ TEST(an_endpoint_that_can_not_watch_its_own_connection_connects_later) {
   ck_assert_int_eq(pair.send(link, 1, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
   ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+}
+
+TEST(an_endpoint_that_can_not_watch_a_process_connects_later) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  g_unwatched = transport::shm::kProcess;
+  transport::Link& link = pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, transport::SendHint::none), -FI_EAGAIN);
+  // One failure of each endpoint, and more as they try again.
+  ck_assert(pair.poll_until([] { return g_watches_failed >= 5; }));
+  g_unwatched = kNone;
+  ck_assert_int_eq(pair.send(link, 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+  ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+}
+
+/// A connection to an impostor. It ends while the kernel lacks memory to watch its socket.
+struct Unwatched {
+  Unwatched() {
+    ck_assert(open_with(side, clock) && former.greet(side.name, own_port(1)));
+    transport::Link& link = **side.transport->link_to(address_of("127.0.0.1", own_port(1)));
+    while (!link.optional().sharing->possible()) side.poll();
+    g_unwatched = transport::shm::kSocket;
+  }
+  /// The ring that a peer gets once the endpoint has tried again to watch the socket.
+  uint32_t ring_of(Impostor& next, unsigned port) {
+    g_unwatched = kNone;
+    clock.ahead += kHour;
+    ck_assert(next.greet(side.name, own_port(port)));
+    return next.ring;
+  }
+  void await_end() {
+    while (side.sink->downs.empty()) side.poll();
+    ck_assert_uint_ge(g_watches_failed, 1);
+  }
+
+  EarlyClock clock;
+  Side side;
+  Impostor former;
+};
+
+TEST(the_ring_of_a_socket_that_could_not_be_watched_is_given_out_again) {
+  Unwatched rig;
+  Impostor next, last;
+  rig.former.socket.reset();
+  rig.await_end();
+  // The endpoint watches the socket again when it accepts this connection, and hears of the end
+  // before or after the greeting.
+  if (rig.ring_of(next, 2) != rig.former.ring)
+    ck_assert_uint_eq(rig.ring_of(last, 3), rig.former.ring);
+}
+
+TEST(a_socket_that_could_not_be_watched_is_watched_later) {
+  Unwatched rig;
+  Impostor next, last;
+  // An empty message looks like the end of the socket.
+  ck_assert_int_eq(send(rig.former.socket.get(), nullptr, 0, 0), 0);
+  rig.await_end();
+  ck_assert_uint_ne(rig.ring_of(next, 2), rig.former.ring);
+  ck_assert_int_eq(shutdown(rig.former.socket.get(), SHUT_RDWR), 0);
+  ck_assert_uint_eq(rig.ring_of(last, 3), rig.former.ring);  // greets after the shutdown
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include <rdma/fi_errno.h>
 
@@ -175,9 +176,10 @@ util::Result<std::shared_ptr<PeerProcess>> Connections::add_process(int socket, 
   process->cma.pid = pid;
   process->cma.identity = theirs.identity;
   probe(*config.calls, config.options.cma, process->cma);
-  x_processes.emplace(process->id, process);
+  // Without the watch, a child that holds the socket would hide the death of the process.
   if (const int fd = process->life->pidfd(); fd >= 0)
-    (void)x_thread.watch(fd, event_of(kProcess, process->id));
+    if (x_thread.watch(fd, event_of(kProcess, process->id))) throw std::bad_alloc();
+  x_processes.emplace(process->id, process);
   return process;
 }
 

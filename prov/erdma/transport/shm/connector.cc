@@ -129,6 +129,8 @@ void Connector::on_time() {
     connection->deadline = 0;
     if (connection->state == ConnectionState::hung_up)
       x_control.lose(*connection, -FI_ESHUTDOWN);
+    else if (connection->state > ConnectionState::hung_up)
+      x_quarantine.watch(*connection);
     else
       x_handshake.on_deadline(*connection);
   }

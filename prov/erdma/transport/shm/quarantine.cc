@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include "util/clock.h"
+
 namespace erdma::transport::shm {
 namespace {
 
@@ -12,24 +14,31 @@ constexpr size_t kMaxOfOneName = 64;
 /// The end of both directions is reported without being asked for.
 constexpr uint32_t kSenderEnds = EPOLLRDHUP;
 
+/// How long to wait where the kernel lacks memory to watch a socket.
+constexpr uint64_t kUnwatchedPause = 100 * util::kMillisecond;
+
 }  // namespace
 
 void Quarantine::begin(Connection& connection) noexcept {
   connection.state = ConnectionState::lost;
+  watch(connection);
+}
+
+void Quarantine::watch(Connection& connection) noexcept {
   connection.deadline = 0;
-  x_connections.watch(connection, kSenderEnds);
+  if (x_connections.watch(connection, kSenderEnds))
+    connection.deadline = x_connections.config.clock->now() + kUnwatchedPause;
 }
 
 void Quarantine::on_closed(Connection& connection) noexcept {
   if (!connection.place.chunk || !x_connections.find(connection.id))
     return x_connections.drop(connection);
-  connection.deadline = 0;
   const bool watched = connection.state == ConnectionState::lost;
   connection.state = ConnectionState::leaving;
   if (connection.sender_done)
     on_sender_done(connection);
   else if (!watched)
-    x_connections.watch(connection, kSenderEnds);
+    watch(connection);
 }
 
 void Quarantine::on_event(Connection& connection) noexcept {

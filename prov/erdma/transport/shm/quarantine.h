@@ -19,6 +19,8 @@ class Quarantine {
   void on_closed(Connection& connection) noexcept;
   /// The event may be left over from before: only the socket itself is reliable.
   void on_event(Connection& connection) noexcept;
+  /// Watches for the end of the sender. Sets a deadline to try again if the kernel lacks memory.
+  void watch(Connection& connection) noexcept;
   /// The sender writes no more.
   void on_sender_done(Connection& connection) noexcept;
   /// True if so many connections of this name are not closed that it is refused further ones.
