@@ -98,6 +98,21 @@ TEST(long_message_lands_in_the_gpu_and_is_flushed, 4 * std::size(kLandings)) {
   }
 }
 
+/// The thread that completes the receive may have no context by which CUDA names the memory.
+TEST(message_is_flushed_though_cuda_can_not_name_its_memory, 2) {
+  on_nic("write", !_i, _i);
+  HmemPorts ports;
+  const auto message = pattern(300'000);
+  Memory from(false, message), to(true, std::vector<char>(300'000, '-'));
+  ports.receive(to.at(), 300'000, 1, nullptr);
+  ports.send(from.at(), 300'000, 1, nullptr);
+  while (softcuda_calls("cuMemGetAddressRange") < 2) ports.both();  // until the grant
+  ck_assert_int_eq(softcuda_control("fail cuMemGetAddressRange error=201 times=1000"), 0);
+  ports.finish();
+  ck_assert(to.bytes() == message);
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+}
+
 /// The memory is freed while no operation is in flight. A driver may delay the free until the
 /// memory is deregistered.
 TEST(memory_of_a_message_that_ended_can_be_freed, 4) {

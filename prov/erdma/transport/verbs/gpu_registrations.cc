@@ -19,6 +19,13 @@ namespace {
 
 using RegionList = util::IntrusiveList<GpuRegion>;
 
+/// True if the part of an allocation holds all of the memory.
+template <typename Part>
+bool holds(const Part& part, const iovec& memory) noexcept {
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(memory.iov_base) - part.base;
+  return offset < part.size && memory.iov_len <= part.size - offset;
+}
+
 /// Each is a firmware command: call without the lock where possible.
 void destroy(RegionList& retired) noexcept {
   while (GpuRegion* region = retired.pop_front()) delete region;
@@ -110,7 +117,8 @@ void GpuRegistrations::release(const Registration& registration) noexcept {
 /// Writes of the NIC under this registration may still need a flush, so it is recorded.
 void GpuRegistrations::retire(GpuRegion& region, RegionList& retired) noexcept {
   if (region.flush && !region.stale)
-    x_written[x_written_count++ % x_written.size()] = {region.base, region.id, region.rights};
+    x_written[x_written_count++ % x_written.size()] = {region.base, region.size, region.id,
+                                                       region.rights};
   retired.push_back(region);
 }
 
@@ -195,6 +203,32 @@ const GpuRegistrations::Written* GpuRegistrations::written_before(
   return found == x_written.end() ? nullptr : &*found;
 }
 
+/// Finds the allocation that holds the memory among those to which the NIC could write.
+bool GpuRegistrations::recall(const iovec& memory, hmem::Allocation& found) noexcept {
+  for (auto* list : {&x_held, &x_idle})
+    for (GpuRegion* region = list->front(); region; region = list->next(*region))
+      if (!region->stale && region->rights & IBV_ACCESS_LOCAL_WRITE && holds(*region, memory)) {
+        found = {region->base, region->size, region->id};
+        return true;
+      }
+  for (size_t i = 1; i <= std::min(x_written_count, x_written.size()); ++i) {  // the latest first
+    const Written& one = x_written[(x_written_count - i) % x_written.size()];
+    if (!holds(one, memory)) continue;
+    found = {one.base, one.size, one.id};
+    return true;
+  }
+  return false;
+}
+
+/// The allocation that holds memory to which the NIC may have written. The registrations name it
+/// where CUDA cannot: in a thread without a context, for example. False: the NIC has not written.
+bool GpuRegistrations::name(const iovec& memory, hmem::Allocation& found) noexcept {
+  if (x_cuda.allocation(memory.iov_base, found)) return true;
+  if (!x_cuda.usable()) return false;
+  const std::lock_guard guard(x_mutex);
+  return recall(memory, found);
+}
+
 /// Registers the allocation again in order to flush it. Null: there is no room.
 GpuRegion* GpuRegistrations::make_again(const hmem::Allocation& allocation) noexcept try {
   const Written* const written = written_before(allocation);
@@ -274,8 +308,7 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
   return std::all_of(memory, memory + count, [this](const iovec& piece) {
     if (piece.iov_len == 0) return true;
     hmem::Allocation allocation;
-    if (!x_cuda.is_device(piece.iov_base) || !x_cuda.allocation(piece.iov_base, allocation))
-      return false;
+    if (!name(piece, allocation)) return false;
     const std::lock_guard guard(x_mutex);
     return writable(allocation) || written_before(allocation);
   });
@@ -286,9 +319,9 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
 FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
   FlushTarget target;
   hmem::Allocation allocation;
-  if (memory.iov_len == 0 || x_config.flush == FlushPolicy::never ||
-      !x_cuda.allocation(memory.iov_base, allocation))
-    return target;
+  if (memory.iov_len == 0 || x_config.flush == FlushPolicy::never) return target;
+  if (!name(memory, allocation)) target.status = -FI_EIO;
+  if (target.status) return target;
   const std::lock_guard guard(x_mutex);
   GpuRegion* region = writable(allocation);
   if (!region) region = make_again(allocation);

@@ -81,10 +81,12 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   /// An allocation to which the NIC could write under a registration that has ended.
   struct Written {
     uintptr_t base;
+    size_t size;
     uint64_t id;
     int rights;
   };
   bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
+  bool name(const iovec& memory, hmem::Allocation& found) noexcept;
   // Call with x_mutex held.
   GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
   GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
@@ -96,6 +98,7 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   bool lingers() noexcept;
   void drop_unused(uint64_t now, util::IntrusiveList<GpuRegion>& retired) noexcept;
   const Written* written_before(const hmem::Allocation& allocation) const noexcept;
+  bool recall(const iovec& memory, hmem::Allocation& found) noexcept;
   GpuRegion* make_again(const hmem::Allocation& allocation) noexcept;
   // On the thread.
   void end_unused() noexcept;
