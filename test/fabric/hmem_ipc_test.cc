@@ -26,6 +26,7 @@ struct Command {
   char fill;      ///< first byte of the message
   char keep;      ///< 0: the memory is freed after the send
   char wait;      ///< wait for the end of the send
+  char again;     ///< send the memory that was kept last
 };
 struct Report {
   unsigned long copies, handles;
@@ -79,8 +80,8 @@ class Sender {
     const auto name = port.name();
     ck_assert_int_eq(write(x_to[1], name.data(), name.size()), ssize_t(name.size()));
   }
-  void send(size_t length, char fill, bool keep = false, bool wait = true) {
-    const Command command{length, fill, keep, wait};
+  void send(size_t length, char fill, bool keep = false, bool wait = true, bool again = false) {
+    const Command command{length, fill, keep, wait, again};
     ck_assert_int_eq(write(x_to[1], &command, sizeof(command)), sizeof(command));
   }
   /// The report about the oldest message that has not been reported. Drives the receiver, whose
@@ -128,7 +129,9 @@ class Sender {
       std::vector<std::unique_ptr<Memory>> kept;
       Command command{};
       while (next(port, command)) {
-        auto memory = std::make_unique<Memory>(true, message_of(command.length, command.fill));
+        auto memory = command.again ? std::move(kept.back())
+                                    : std::make_unique<Memory>(
+                                          true, message_of(command.length, command.fill));
         const unsigned long copies = softcuda_calls("cuMemcpyAsync");
         ssize_t rc;
         while ((rc = fi_tsend(port.ep, memory->at(), command.length, nullptr, address,
@@ -178,10 +181,11 @@ struct Receiver {
                      0);
   }
   /// Transfers one message and checks it.
-  Report take(size_t length, bool device = true, char fill = 'f', bool keep = false) {
+  Report take(size_t length, bool device = true, char fill = 'f', bool keep = false,
+              bool again = false) {
     Memory to(device, std::vector<char>(length + 1, '-'));
     post(to, length, length);
-    sender.send(length, fill, keep);
+    sender.send(length, fill, keep, true, again);
     ck_assert_uint_eq(port->wait().len, length);
     const auto seen = to.bytes();
     ck_assert(head(seen, length) == message_of(length, fill));
@@ -268,6 +272,19 @@ TEST(memory_that_is_allocated_anew_is_not_taken_for_what_was_there, 2) {
   here.warm_up();
   for (const char fill : {'a', 'b', 'c', 'd'})
     ck_assert_uint_eq(here.take(50'000, true, fill).copies, 0);
+}
+
+/// The application of the receiver resets the device (cudaDeviceReset()), which ends the mappings.
+/// The sender offers the same memory again, and other memory has the address of its mapping.
+TEST(memory_that_was_mapped_in_a_former_context_is_mapped_again) {
+  Receiver here;
+  here.warm_up();
+  here.take(50'000, true, 'a', true);
+  const unsigned long before = opened();
+  while (cuDevicePrimaryCtxRelease_v2(0) == 0) {
+  }
+  for (int i = 0; i < 2; ++i) ck_assert_uint_eq(here.take(50'000, true, 'a', true, true).copies, 0);
+  ck_assert_uint_eq(opened(), before + 1);
 }
 
 TEST(more_allocations_than_are_kept_open_are_closed_in_turn, 2) {

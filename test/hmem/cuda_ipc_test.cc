@@ -134,6 +134,50 @@ TEST(reallocated_memory_is_not_taken_for_what_was_there) {
   cuda().ipc().close(anew.handle);
 }
 
+/// The mapping ends with the receiver's context. Its address is free, or that of other memory.
+TEST(mapping_that_ended_with_its_context_is_opened_again, 2) {
+  Owner owner;
+  auto here = std::make_unique<DeviceMemory>(10'000);
+  const Shared theirs = owner.memory_of('a');
+  auto opened = cuda().ipc().open(theirs.handle, here->at(0));
+  ck_assert_int_eq(opened.error(), 0);
+  const uintptr_t before = opened->base;
+  ck_assert_int_eq(cuDevicePrimaryCtxRelease_v2(0), 0);
+  here = std::make_unique<DeviceMemory>(std::vector<char>(_i ? 1000 : 10'000, 'b'));
+  if (_i) ck_assert_uint_eq(here->pointer(), before);
+  for (int users = 0; users < 2; ++users) {
+    opened = cuda().ipc().open(theirs.handle, here->at(0));
+    ck_assert_int_eq(opened.error(), 0);
+    ck_assert(content(*opened, theirs.offset, 100) == std::vector<char>(100, 'a'));
+  }
+  ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 2);
+  // The user of the former mapping closes it too, and does not end the use of the later ones.
+  for (int users = 0; users < 3; ++users) {
+    ck_assert(content(*opened, theirs.offset, 100) == std::vector<char>(100, 'a'));
+    cuda().ipc().close(theirs.handle);
+  }
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
+}
+
+/// Other memory has the address meanwhile, in a context that has the handle of the former one.
+TEST(mapping_that_ended_with_its_context_is_not_closed) {
+  Owner owner;
+  auto here = std::make_unique<DeviceMemory>(10'000);
+  const Shared old = owner.memory_of('a');
+  ck_assert(bool(cuda().ipc().open(old.handle, here->at(0))));
+  ck_assert_int_eq(cuDevicePrimaryCtxRelease_v2(0), 0);
+  here = std::make_unique<DeviceMemory>(10'000);
+  const Shared anew = owner.memory_of('b');
+  ck_assert(anew.handle.same_name(old.handle));
+  auto opened = cuda().ipc().open(anew.handle, here->at(0));
+  ck_assert_int_eq(opened.error(), 0);
+  cuda().ipc().close(old.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 0);
+  ck_assert(content(*opened, anew.offset, 100) == std::vector<char>(100, 'b'));
+  cuda().ipc().close(anew.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
+}
+
 TEST(memory_of_this_process_is_where_it_is) {
   const DeviceMemory memory(1000);
   const Shared ours = share(memory.at(10));

@@ -127,7 +127,7 @@ Result cuDevicePrimaryCtxRelease_v2(Device device) {
   if (!known(device)) return kInvalidDevice;
   std::lock_guard guard(state().mutex);
   if (state().primary[device].retained == 0) return kInvalidContext;
-  --state().primary[device].retained;
+  state().release(state().primary[device]);
   return kSuccess;
 }
 

@@ -98,7 +98,7 @@ Result enter(const char* function, Needs needs) {
   ++s.calls[function];
   if (s.released_in == function) {
     s.released_in.clear();
-    if (s.primary[0].retained > 0) --s.primary[0].retained;
+    if (s.primary[0].retained > 0) s.release(s.primary[0]);
   }
   for (auto fault = s.faults.begin(); fault != s.faults.end(); ++fault) {
     if (fault->function != function || --fault->n > 0) continue;

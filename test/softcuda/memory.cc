@@ -78,7 +78,7 @@ Result attribute_of(State& s, const Allocation& memory, int attribute, DevicePoi
                     void* out) {
   switch (attribute) {
     case kPointerContext:
-      return give(out, memory.physical ? nullptr : static_cast<Context>(&s.primary[memory.device]));
+      return give(out, static_cast<Context>(memory.context));
     case kPointerMemoryType:
       return give(out, unsigned{kMemoryDevice});
     case kPointerDevicePointer:
@@ -103,6 +103,21 @@ Result attribute_of(State& s, const Allocation& memory, int attribute, DevicePoi
 }
 
 }  // namespace
+
+void State::release(ContextState& context) {
+  if (--context.retained > 0) return;
+  for (auto at = allocations.begin(); at != allocations.end();) {
+    if (at->second.context != &context) {
+      ++at;
+      continue;
+    }
+    unmap(at->second);
+    freed[pages(at->second.size)] = at->first;
+    at = allocations.erase(at);
+  }
+  unpinned.notify_all();
+}
+
 }  // namespace softcuda
 
 using namespace softcuda;
@@ -126,7 +141,8 @@ Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
     close(fd);
     return rc;
   }
-  made.device = current_context()->device;
+  made.context = current_context();
+  made.device = made.context->device;
   s.allocations.emplace(made.base, made);
   *pointer = made.base;
   return kSuccess;
@@ -253,6 +269,7 @@ Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, IpcMemHandle from, unsigned
     return rc;
   }
   made.device = handle.device;
+  made.context = current_context();
   made.ipc_source = source;
   made.ipc_uses = 1;
   s.allocations.emplace(made.base, made);

@@ -17,6 +17,11 @@ namespace softcuda {
 
 using namespace erdma::hmem::cuda_api;
 
+struct ContextState {
+  Device device = 0;
+  unsigned retained = 0;  ///< number of cuDevicePrimaryCtxRetain() calls
+};
+
 /// Device memory: a memfd that is mapped twice. The device pointer is `base`, where the process has
 /// no access, so that a processor that takes it for host memory faults. The device uses `alias`.
 struct Allocation {
@@ -26,6 +31,7 @@ struct Allocation {
   int fd = -1;
   uint64_t buffer_id = 0;
   Device device = 0;
+  ContextState* context = nullptr;  ///< it ends with this context; null: memory of cuMemMap()
   bool sync_memops = false;
   std::string ipc_source;  ///< handle, if it is mapped from another process
   unsigned ipc_uses = 0;
@@ -62,11 +68,6 @@ struct StreamState {
 struct EventState {
   StreamState* stream = nullptr;  ///< null: never recorded, or complete
   size_t until = 0;               ///< number of the stream's pending copies before the event
-};
-
-struct ContextState {
-  Device device = 0;
-  unsigned retained = 0;  ///< number of cuDevicePrimaryCtxRetain() calls
 };
 
 struct Fault {
@@ -107,6 +108,8 @@ struct State {
   /// null if it is no device memory or the device has no access. -1 stands for any device with
   /// access.
   std::byte* bytes(uintptr_t pointer, size_t length, Device reader = -1);
+  /// Drops one use of a primary context. The last one destroys it, with its memory and mappings.
+  void release(ContextState& context);
 };
 
 State& state();

@@ -44,6 +44,11 @@ Device Functions::device_of(const void* pointer) const noexcept {
   return rc == kSuccess ? device : -1;
 }
 
+uint64_t Functions::buffer_id(DevicePointer address) const noexcept {
+  unsigned long long id = 0;
+  return cuPointerGetAttribute(&id, kPointerBufferId, address) == kSuccess ? id : 0;
+}
+
 PrimaryContext::PrimaryContext(const Functions& api, Device device) noexcept
     : x_api(api), x_device(device) {
   unsigned flags = 0;

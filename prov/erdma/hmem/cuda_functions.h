@@ -66,6 +66,8 @@ struct Functions {
   bool is_device(const void* pointer) const noexcept;
   /// The device that holds the memory; -1: it is not device memory.
   Device device_of(const void* pointer) const noexcept;
+  /// CUDA's id of the memory that is at the address now, unique in the process; 0: there is none.
+  uint64_t buffer_id(DevicePointer address) const noexcept;
 };
 
 inline DevicePointer address_of(const void* pointer) noexcept {

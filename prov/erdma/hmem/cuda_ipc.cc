@@ -72,22 +72,32 @@ util::Result<IpcMemory> CudaIpc::open(const IpcHandle& handle, const void* near)
   if (const Export* mine = own(handle)) return IpcMemory{mine->memory.base, mine->memory.size};
   for (Opened& known : x_opened) {
     if (!known.handle.same_name(handle)) continue;
+    const bool mapped = is_mapped(known), same = known.handle.id == handle.id;
     // The open mapping is of memory that its owner has freed, and still has users. The driver would
     // return this mapping again.
-    if (known.handle.id != handle.id) return -FI_EOPNOTSUPP;
+    if (mapped && !same) return -FI_EOPNOTSUPP;
+    if (!same) continue;
+    if (const int rc = mapped ? 0 : map(known, near)) return rc;
     ++known.users;
     return known.memory;
   }
   x_opened.reserve(x_opened.size() + 1);
-  Opened made{handle, {}, nullptr, 1};
-  if (const int rc = open_new(made, near)) return rc;
+  Opened made{handle, {}, nullptr, 0, 1};
+  if (const int rc = map(made, near)) return rc;
   x_opened.push_back(made);
   return made.memory;
 } catch (const std::bad_alloc&) {
   return -FI_EOPNOTSUPP;
 }
 
-int CudaIpc::open_new(Opened& made, const void* near) noexcept {
+/// False: the context of the mapping has ended, and the mapping with it. Other memory may have its
+/// address.
+bool CudaIpc::is_mapped(const Opened& opened) const noexcept {
+  const uint64_t now = x_api.buffer_id(opened.memory.base);
+  return !opened.buffer || now == opened.buffer;
+}
+
+int CudaIpc::map(Opened& made, const void* near) noexcept {
   const EnteredContext in(x_api, near);
   Context context = in.get();
   if (!context && (x_api.cuCtxGetCurrent(&context) != kSuccess || !context)) return -FI_EOPNOTSUPP;
@@ -99,6 +109,7 @@ int CudaIpc::open_new(Opened& made, const void* near) noexcept {
     if (x_api.cuMemGetAddressRange_v2(&start, &made.memory.size, base) != kSuccess)
       made.memory.size = 0;
     made.context = context;
+    made.buffer = x_api.buffer_id(base);
   }
   if (rc == kSuccess) return 0;
   if (!x_open_warned.test_and_set())
@@ -121,7 +132,7 @@ void CudaIpc::close(const IpcHandle& handle) noexcept {
   if (at == x_opened.end() || --at->users > 0) return;  // memory of this process, or still in use
   const Opened gone = *at;
   x_opened.erase(at);
-  // If the context is gone, so is the mapping.
+  if (!is_mapped(gone)) return;
   if (x_api.cuCtxPushCurrent_v2(gone.context) != kSuccess) return;
   if (const Result rc = x_api.cuIpcCloseMemHandle(gone.memory.base))
     ERDMA_INFO(EP_DATA, "GPU memory of another process could not be closed: CUDA error %d\n", rc);

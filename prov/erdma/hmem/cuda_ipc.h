@@ -24,7 +24,8 @@ class CudaIpc {
   int share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexcept;
   /// Opens the allocation of a handle that share() made in another process or in this one. `near`
   /// chooses the device that will access it; if null, the device of the thread's context does. The
-  /// caller must call close() once for each successful open(). -FI_EOPNOTSUPP: the driver refuses
+  /// caller must call close() once for each successful open(). A mapping ends with the context in
+  /// which it was made; then this call makes another one. -FI_EOPNOTSUPP: the driver refuses
   /// (logged once), or an older allocation with the same handle is still open. A handle of
   /// Kind::file adds a user to the mapping of import_file().
   util::Result<IpcMemory> open(const IpcHandle& handle, const void* near) noexcept;
@@ -50,12 +51,14 @@ class CudaIpc {
     IpcHandle handle;
     IpcMemory memory;
     cuda_api::Context context;  ///< in which the handle was opened
-    uint32_t users;
+    uint64_t buffer;            ///< CUDA's id of the mapping; 0: unknown
+    uint32_t users;             ///< also of mappings of this handle that ended with their context
   };
 
   bool get_handle(Export& memory) noexcept;
   const Export* own(const IpcHandle& handle) const noexcept;
-  int open_new(Opened& made, const void* near) noexcept;
+  bool is_mapped(const Opened& opened) const noexcept;
+  int map(Opened& made, const void* near) noexcept;
 
   Cuda& x_cuda;
   const cuda_api::Functions& x_api;

@@ -105,8 +105,7 @@ util::Result<Source> IpcMappings::reach(const IpcKey& key, FilePassing& files, c
   if (!found) return found.error();
   const hmem::IpcMemory& memory = (*found)->memory;
   if (key.offset > memory.size || length > memory.size - key.offset) return -FI_EOPNOTSUPP;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  return Source{(*found)->here, reinterpret_cast<const std::byte*>(memory.base + key.offset)};
+  return Source{(*found)->here, key.offset};
 }
 
 util::Result<const IpcMappings::Open*> IpcMappings::open(const IpcKey& key, FilePassing& files,
@@ -194,13 +193,17 @@ IpcReads::~IpcReads() {
 
 int IpcReads::add(const Link& from, const Source& source, const void* near, const iovec* memory,
                   size_t count, size_t length, uint64_t token) noexcept try {
-  Read read{&from, source.handle, source.bytes, {}, count, length, token};
+  x_reads.push_back({&from, source.handle, nullptr, {}, count, length, token});
+  Read& read = x_reads.back();
   std::copy_n(memory, count, read.memory);
-  x_reads.push_back(read);
   // The allocation is open already: this call counts one more user, and lets one more device read
   // it.
-  const util::Result<hmem::IpcMemory> held = x_cuda->ipc().open(source.handle, near);
-  if (held) return 0;
+  util::Result<hmem::IpcMemory> held = x_cuda->ipc().open(source.handle, near);
+  if (held) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
+    read.source = reinterpret_cast<const std::byte*>(held->base + source.offset);
+    return 0;
+  }
   x_reads.pop_back();
   return held.error();
 } catch (const std::bad_alloc&) {

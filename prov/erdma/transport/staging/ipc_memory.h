@@ -49,10 +49,10 @@ class PassedAllocations {
   uint64_t x_uses = 0;
 };
 
-/// Where offered memory is mapped in this process.
+/// Offered memory in this process. CUDA may map it anew at another address before it is read.
 struct Source {
   hmem::IpcHandle handle;  ///< of the mapping in this process
-  const std::byte* bytes;
+  uint64_t offset;         ///< bytes into the allocation
 };
 
 /// The allocations of one peer that are mapped in this process; the most recently used ones.
