@@ -137,6 +137,33 @@ TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   ck_assert(!scene.registrations.can_share(&list, 1, Access::remote_read));
 }
 
+/// The process may have no descriptor free: CUDA then reports an error of the operating system.
+TEST(dmabuf_that_can_not_be_made_this_time_is_tried_again) {
+  ways(0, 1);
+  Scene scene;
+  const DeviceMemory memory(8192);
+  Registration made;
+  ck_assert_int_eq(softcuda_control("fail cuMemGetHandleForAddressRange error=304 times=1"), 0);
+  ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, kReads, made), -FI_ENOMEM);
+  ck_assert(warnings().empty());
+  (void)scene.key(memory);
+}
+
+/// CUDA exports no memory of a pool or of another process, but other memory.
+TEST(memory_that_can_not_be_exported_is_refused_alone) {
+  ways(0, 1);
+  Scene scene;
+  const DeviceMemory memory(8192), other(8192);
+  Registration made;
+  ck_assert_int_eq(softcuda_control("fail cuMemGetHandleForAddressRange error=1 times=1"), 0);
+  for (int tries = 0; tries < 2; ++tries)
+    ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
+  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
+  const std::string said = warnings();
+  ck_assert(test::contains(said, "cudaMalloc") && !test::contains(said, "nvidia-peermem"));
+  (void)scene.key(other);
+}
+
 TEST(want_of_room_passes) {
   setenv("SOFTERDMA_MAX_MR", "1", 1);
   ways(1, 0);

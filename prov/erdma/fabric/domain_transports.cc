@@ -196,8 +196,8 @@ util::Result<hmem::DeviceMemory*> DomainTransports::memory_without_cuda(hmem::Cu
         *x_nic->device, *cuda, *x_nic->host, flush_policy(x_settings.hmem_recv_flush),
         verbs_options(x_settings, {}));
     const int probed = known->probe();
-    x_nic->refused = probed == -FI_EOPNOTSUPP;  // other errors (-FI_ENOMEM) may not recur
-    if (probed) return probed;
+    x_nic->refused = probed == -FI_EOPNOTSUPP;  // other errors may not recur
+    if (probed) return probed == -FI_EAGAIN ? -FI_EOPNOTSUPP : probed;
     x_nic->known = std::move(known);
   }
   // On each call, since an earlier one may have run out of memory. The call skips regions that are

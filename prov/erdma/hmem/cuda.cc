@@ -93,17 +93,32 @@ bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
 }
 
 /// The driver exports whole host pages only, but an allocation may begin anywhere in a page.
-int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept {
+util::Result<util::Fd> Cuda::export_dmabuf(const Allocation& memory,
+                                           uint64_t& offset) const noexcept {
   static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
-  if (!usable() || !x_api.cuMemGetHandleForAddressRange) return -1;
-  const EnteredContext in(x_api, pointer_to(memory.base));
-  if (!in.get()) return -1;
+  if (!usable() || !x_api.cuMemGetHandleForAddressRange) return -FI_EOPNOTSUPP;
+  const void* const first = pointer_to(memory.base);
+  const EnteredContext in(x_api, first);
+  if (!in.get()) return -FI_EIO;
   const uintptr_t start = memory.base & ~mask;
   const size_t size = ((memory.base + memory.size + mask) & ~mask) - start;
   int fd = -1;
   const Result rc = x_api.cuMemGetHandleForAddressRange(&fd, start, size, kRangeHandleDmabufFd, 0);
   offset = memory.base - start;
-  return rc == kSuccess ? fd : -1;
+  if (rc != kSuccess) return why_no_dmabuf(rc, first);
+  return util::Fd(fd);
+}
+
+/// Tells errors that concern all memory, this memory, and this call: the process may lack
+/// descriptors, for example.
+int Cuda::why_no_dmabuf(Result error, const void* pointer) const noexcept {
+  int exists = 1;
+  if (error == kOutOfMemory) return -FI_ENOMEM;
+  if (error != kNotSupported && error != kInvalidValue) return -FI_EIO;
+  if (x_api.cuDeviceGetAttribute &&
+      x_api.cuDeviceGetAttribute(&exists, kDeviceDmabuf, x_api.device_of(pointer)) != kSuccess)
+    exists = 1;
+  return exists ? -FI_EINVAL : -FI_EOPNOTSUPP;
 }
 
 // --- copies -------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@
 
 #include "hmem/cuda_functions.h"
 #include "hmem/device_memory.h"
+#include "util/fd.h"
 #include "util/process_epoch.h"
+#include "util/result.h"
 
 namespace erdma::hmem {
 
@@ -49,9 +51,10 @@ class Cuda final : public DeviceMemory {
 
   /// Finds the allocation that contains the pointer. False: the pointer is not into device memory.
   bool allocation(const void* pointer, Allocation& found) const noexcept;
-  /// Returns a new dmabuf descriptor, which the caller owns; the allocation begins at byte `offset`
-  /// of the dmabuf. -1: the driver does not export the allocation.
-  int export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
+  /// Returns a new dmabuf descriptor; the allocation begins at byte `offset` of the dmabuf.
+  /// -FI_EOPNOTSUPP: driver or device have no dmabuf. -FI_EINVAL: CUDA does not export this
+  /// allocation. Other errors may not recur.
+  util::Result<util::Fd> export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
 
   /// False in a forked child.
   bool usable() const noexcept { return x_epoch == util::process_epoch(); }
@@ -78,6 +81,7 @@ class Cuda final : public DeviceMemory {
   explicit Cuda(const cuda_api::Functions& functions);
   ~Cuda();
   static Cuda* load() noexcept;
+  int why_no_dmabuf(cuda_api::Result error, const void* pointer) const noexcept;
   cuda_api::Stream stream_of(cuda_api::Context context) noexcept;
   void forget(cuda_api::Context context) noexcept;
   int from_device(void* to, const void* from, size_t length) noexcept override {

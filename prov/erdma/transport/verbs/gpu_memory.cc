@@ -15,10 +15,14 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// These errors mean that the way does not exist; others, that it failed this time.
+/// These errors mean that the way does not exist.
+bool absent(int error) noexcept {
+  return error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == ENOSYS;
+}
+/// These errors mean that the way does not exist or cannot take this memory; others, that it failed
+/// this time.
 bool never(int error) noexcept {
-  return error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == EFAULT || error == EINVAL ||
-         error == ENOSYS;
+  return absent(error) || error == EFAULT || error == EINVAL;
 }
 
 /// ENOSYS: rdma-core before 34 lacks the function; drivers return EOPNOTSUPP.
@@ -50,18 +54,33 @@ MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& me
                          int& error) noexcept {
   hmem::Allocation allocation;
   uint64_t offset = 0;
-  error = EOPNOTSUPP;
+  error = EIO;
   if (!cuda.allocation(memory.iov_base, allocation)) return nullptr;
-  const util::Fd file(cuda.export_dmabuf(allocation, offset));
+  util::Result<util::Fd> file = cuda.export_dmabuf(allocation, offset);
+  error = -file.error();
   if (!file) return nullptr;
   offset += reinterpret_cast<uintptr_t>(memory.iov_base) - allocation.base;
-  return as_dmabuf(device, memory, {file.get(), offset}, access, error);
+  return as_dmabuf(device, memory, {file->get(), offset}, access, error);
 }
 
 }  // namespace
 
 bool GpuRefusal::final() const noexcept {
   return never(as_dmabuf) && never(by_address);
+}
+
+/// By its address, memory is refused with the same errors whether or not nvidia-peermem is loaded.
+bool GpuRefusal::for_all() const noexcept {
+  return absent(as_dmabuf) && never(by_address);
+}
+
+const char* GpuRefusal::remedy() const noexcept {
+  if (for_all())
+    return "Load nvidia-peermem, with a driver of the NIC that was built for it, or use a driver "
+           "that has dmabuf";
+  return final() ? "Memory of cudaMalloc can be registered, but no memory of a pool or of another "
+                   "process"
+                 : "It is tried again the next time";
 }
 
 MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const iovec& memory,
@@ -89,13 +108,11 @@ util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const i
   if (region)
     return std::unique_ptr<RegisteredRegion>(
         std::make_unique<VerbsRegion>(std::move(region), memory));
-  ERDMA_NOTICE(
-      gpu_refused, MR,
-      "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "
-      "their address: %s). Load nvidia-peermem, with a driver of the NIC that was built for "
-      "it, or use a driver that has dmabuf",
-      memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
-      util::ErrorText(why.by_address).c_str());
+  ERDMA_NOTICE(gpu_refused, MR,
+               "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "
+               "their address: %s). %s",
+               memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
+               util::ErrorText(why.by_address).c_str(), why.remedy());
   return why.final() ? -FI_EOPNOTSUPP : -FI_ENOMEM;
 }
 

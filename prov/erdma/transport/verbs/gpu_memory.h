@@ -16,8 +16,12 @@ struct GpuRefusal {
   int as_dmabuf = 0;
   int by_address = 0;
 
-  /// True if no way can ever succeed, rather than none this time.
+  /// True if this memory can never be registered, rather than not this time.
   bool final() const noexcept;
+  /// True if that holds for all GPU memory, because neither way exists.
+  bool for_all() const noexcept;
+  /// A sentence for the user.
+  const char* remedy() const noexcept;
 };
 
 /// Registers GPU memory that lies within one allocation, under its own addresses: as a dmabuf

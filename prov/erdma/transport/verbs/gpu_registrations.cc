@@ -60,7 +60,7 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   std::lock_guard guard(x_mutex);
   GpuRegion* region = find(allocation, rights);
   if (!region) region = make(allocation, rights);
-  if (!region) return x_refused ? -FI_EOPNOTSUPP : -FI_ENOMEM;
+  if (!region) return is_refused(allocation) ? -FI_EOPNOTSUPP : -FI_ENOMEM;
   add_user(*region);
   registration = {region->region->lkey, region->region->rkey, mark_entry(*region)};
   return 0;
@@ -238,26 +238,30 @@ GpuRegion* GpuRegistrations::make_again(const hmem::Allocation& allocation) noex
 }
 
 /// Null: registration failed, this time or for good.
-MemoryRegion GpuRegistrations::register_with_nic(const iovec& memory, int rights, GpuRefusal& why) {
+MemoryRegion GpuRegistrations::register_with_nic(const hmem::Allocation& allocation, int rights,
+                                                 GpuRefusal& why) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
+  const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
-  if (!region && why.final()) refuse(why);
+  if (!region && why.final()) refuse(allocation, why);
   return region;
 }
 
 /// Null: as register_with_nic(). The NIC writes only to memory that can be flushed later.
 GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights) {
-  if (x_refused) return nullptr;
+  if (is_refused(allocation)) return nullptr;
   auto made = std::make_unique<GpuRegion>();
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
+  const void* const first = reinterpret_cast<void*>(allocation.base);
   GpuRefusal why;
-  made->region = register_with_nic(memory, rights, why);
+  made->region = register_with_nic(allocation, rights, why);
   made->by_address = why.as_dmabuf != 0;
   const bool flush =
       rights & IBV_ACCESS_LOCAL_WRITE &&
       (x_config.flush == FlushPolicy::always ||
-       (x_config.flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base)));
-  if (made->region && flush) made->flush = register_with_nic(memory, peer_rights(true, false), why);
+       (x_config.flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(first)));
+  if (made->region && flush)
+    made->flush = register_with_nic(allocation, peer_rights(true, false), why);
   if (!made->region || (flush && !made->flush)) return nullptr;
   made->base = allocation.base;
   made->size = allocation.size;
@@ -266,15 +270,20 @@ GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights
   return made.release();
 }
 
-void GpuRegistrations::refuse(const GpuRefusal& why) noexcept {
-  x_refused = true;
-  ERDMA_NOTICE(
-      gpu_staged, MR,
-      "GPU memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
-      "copied through host memory instead. Load nvidia-peermem, with a driver of the NIC that "
-      "was built for it, or use a driver that has dmabuf",
-      x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
-      util::ErrorText(why.by_address).c_str());
+bool GpuRegistrations::is_refused(const hmem::Allocation& allocation) const noexcept {
+  const auto* const end = x_refused_ids.data() + std::min(x_refused_count, x_refused_ids.size());
+  return x_refused || std::find<const uint64_t*>(x_refused_ids.data(), end, allocation.id) != end;
+}
+
+void GpuRegistrations::refuse(const hmem::Allocation& allocation, const GpuRefusal& why) noexcept {
+  x_refused = why.for_all();
+  if (!x_refused) x_refused_ids[x_refused_count++ % x_refused_ids.size()] = allocation.id;
+  ERDMA_NOTICE(gpu_staged, MR,
+               "%s memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
+               "copied through host memory instead. %s",
+               x_refused ? "GPU" : "some GPU", x_device.name().c_str(),
+               util::ErrorText(why.as_dmabuf).c_str(), util::ErrorText(why.by_address).c_str(),
+               why.remedy());
 }
 
 // --- DirectSource

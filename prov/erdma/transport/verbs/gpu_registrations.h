@@ -91,9 +91,10 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
   GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
   GpuRegion* make(const hmem::Allocation& allocation, int rights);
-  MemoryRegion register_with_nic(const iovec& memory, int rights, GpuRefusal& why);
+  MemoryRegion register_with_nic(const hmem::Allocation& allocation, int rights, GpuRefusal& why);
   void add_user(GpuRegion& region) noexcept;
-  void refuse(const GpuRefusal& why) noexcept;
+  bool is_refused(const hmem::Allocation& allocation) const noexcept;
+  void refuse(const hmem::Allocation& allocation, const GpuRefusal& why) noexcept;
   void retire(GpuRegion& region, util::IntrusiveList<GpuRegion>& retired) noexcept;
   bool lingers() noexcept;
   void drop_unused(uint64_t now, util::IntrusiveList<GpuRegion>& retired) noexcept;
@@ -111,8 +112,10 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   util::IntrusiveList<GpuRegion> x_idle;  ///< least recently used first
   util::IntrusiveList<GpuRegion> x_held;  ///< with users
   size_t x_idle_count = 0;
-  bool x_refused = false;                ///< neither way exists
-  std::array<Written, 256> x_written{};  ///< the latest; id 0: unused
+  bool x_refused = false;                    ///< neither way exists
+  std::array<uint64_t, 64> x_refused_ids{};  ///< the latest allocations that no way can take
+  size_t x_refused_count = 0;                ///< number of them, also of those that are forgotten
+  std::array<Written, 256> x_written{};      ///< the latest; id 0: unused
   size_t x_written_count = 0;
   util::EventFd x_wake;     ///< for the thread
   bool x_watching = false;  ///< the thread looks again by itself

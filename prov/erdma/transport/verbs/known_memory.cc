@@ -34,6 +34,7 @@ struct KnownMemory::Known {
   /// memory is registered, and CUDA cannot be asked later. Both null: the NIC cannot reach the
   /// memory.
   MemoryRegion for_reads, for_writes;
+  GpuRefusal refusal;  ///< why they are null
   bool flush = false;  ///< writes of the NIC there must be flushed
   unsigned users = 1;
 
@@ -77,7 +78,7 @@ KnownMemory::~KnownMemory() {
 /// Memory that the NIC refuses is kept as well, because a processor must not touch it.
 std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf* file) {
   auto known = std::make_unique<Known>();
-  GpuRefusal why;
+  GpuRefusal& why = known->refusal;
   known->base = address_of(memory.iov_base);
   known->size = memory.iov_len;
   known->for_reads =
@@ -89,9 +90,9 @@ std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf*
   if (!known->for_reads)
     ERDMA_NOTICE(gpu_refused, MR,
                  "%zu bytes of GPU memory can't be registered with %s (as a dmabuf: %s; by their "
-                 "address: %s): endpoints that may not call CUDA can't send or receive there",
+                 "address: %s): endpoints that may not call CUDA can't send or receive there. %s",
                  memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
-                 util::ErrorText(why.by_address).c_str());
+                 util::ErrorText(why.by_address).c_str(), why.remedy());
   known->flush = x_flush == FlushPolicy::always ||
                  (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base));
   auto kept = std::make_unique<Kept>(*this, *known);
@@ -240,20 +241,29 @@ int KnownMemory::to_device(void* to, const void* from, size_t length) noexcept {
 
 int KnownMemory::probe() noexcept try {
   const auto scratch = x_cuda.allocate(kProbeBytes);
-  const char* failed = "CUDA has no memory for it";
-  if (scratch) {
-    const auto kept = keep({scratch->pointer(), kProbeBytes}, nullptr);
-    failed = try_bytes(scratch->pointer());
-  }
-  if (!failed) return 0;
-  ERDMA_NOTICE(
-      gpu_refused, EP_CTRL,
-      "GPU memory can't be used without calling CUDA: %s failed with %s. Load nvidia-peermem, "
-      "with a driver of the NIC that was built for it, or use a driver that has dmabuf",
-      failed, x_device.name().c_str());
-  return -FI_EOPNOTSUPP;
+  if (!scratch) return tell_failure("CUDA's allocation of memory", true);
+  const auto kept = keep({scratch->pointer(), kProbeBytes}, nullptr);
+  const char* const failed = try_bytes(scratch->pointer());
+  return failed ? tell_failure(failed, may_pass(scratch->pointer())) : 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
+}
+
+/// True if the memory is not registered, but may be another time.
+bool KnownMemory::may_pass(const void* probed) noexcept {
+  const std::lock_guard guard(x_mutex);
+  const Known* const known = find(probed, 1);
+  return !known->for_reads && !known->refusal.final();
+}
+
+int KnownMemory::tell_failure(const char* failed, bool passes) noexcept {
+  ERDMA_NOTICE(gpu_refused, EP_CTRL,
+               "GPU memory can't be used without calling CUDA: %s failed with %s. %s", failed,
+               x_device.name().c_str(),
+               passes ? "It is tried again the next time"
+                      : "Load nvidia-peermem, with a driver of the NIC that was built for it, or "
+                        "use a driver that has dmabuf");
+  return passes ? -FI_EAGAIN : -FI_EOPNOTSUPP;
 }
 
 /// Null: all bytes arrived. Tested in both directions, because CUDA and the NIC might see different

@@ -29,7 +29,7 @@ class KnownMemory final : public RegistrationCache,
   ~KnownMemory() override;
 
   /// Tests whether the NIC can register, write and read GPU memory, with bytes that CUDA writes and
-  /// checks. 0, or -FI_EOPNOTSUPP, logged with the cause.
+  /// checks. 0, or an error that is logged with its cause; only -FI_EOPNOTSUPP is final.
   int probe() noexcept;
 
   std::unique_ptr<KeptMemory> keep(const iovec& memory, const Dmabuf* file) override;
@@ -63,6 +63,8 @@ class KnownMemory final : public RegistrationCache,
   void drop(Known& known) noexcept;
   void forget(Known& known) noexcept;
   const char* try_bytes(void* device) noexcept;
+  bool may_pass(const void* probed) noexcept;
+  int tell_failure(const char* failed, bool passes) noexcept;
 
   Device& x_device;
   hmem::Cuda& x_cuda;
