@@ -25,8 +25,9 @@ bool obey(State& state, const std::string& line) {
     return true;
   }
   if (command == "free") {
-    if (!(words >> word) || (word != "waits" && word != "goes")) return false;
-    state.free_waits = word == "waits";
+    if (!(words >> word) || (word != "waits" && word != "goes" && word != "locks")) return false;
+    state.free_waits = word != "goes";
+    state.free_locks = word == "locks";
     return true;
   }
   if (command == "release") return bool(words >> state.released_in);

@@ -90,7 +90,7 @@ Result cuEventSynchronize(Event event);
 // Additional functions for tests. README.md describes the control language.
 
 /// Executes a line: `fail FUNCTION error=N [n=1] [times=1]`, `clear`, `dmabuf on|off`, `ipc
-/// on|off`, `ordering N`, `free waits|goes`. Returns 0, or -1 if the line is invalid.
+/// on|off`, `ordering N`, `free waits|locks|goes`. Returns 0, or -1 if the line is invalid.
 int softcuda_control(const char* line);
 /// Returns the number of calls of a function in this process (null: of all). Names have no version.
 unsigned long softcuda_calls(const char* function);

@@ -128,7 +128,8 @@ Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
   if (const Result rc = enter("cuMemAlloc", Needs::context)) return rc;
   if (bytes == 0) return kInvalidValue;
   State& s = state();
-  std::lock_guard guard(s.mutex);
+  std::unique_lock guard(s.mutex);
+  s.unpinned.wait(guard, [&] { return !s.freeing; });
   const int fd = memfd_create("softcuda", MFD_CLOEXEC);
   if (fd < 0) return kOutOfMemory;
   const auto reused = s.freed.find(pages(bytes));
@@ -162,7 +163,11 @@ Result cuMemFree_v2(DevicePointer pointer) {
     const auto found = known();
     return found != s.allocations.end() && found->second.pins > 0;
   };
+  s.unpinned.wait(guard, [&] { return !s.freeing; });
+  s.freeing = s.free_locks && pinned();
   if (s.free_waits) s.unpinned.wait(guard, [&] { return !pinned(); });
+  s.freeing = false;
+  s.unpinned.notify_all();
   const auto found = known();
   if (found == s.allocations.end()) return kInvalidValue;
   unmap(found->second);
@@ -295,7 +300,8 @@ Result cuMemGetHandleForAddressRange(void* out, DevicePointer pointer, size_t si
                                      unsigned long long flags) {
   if (const Result rc = enter("cuMemGetHandleForAddressRange", Needs::context)) return rc;
   State& s = state();
-  std::lock_guard guard(s.mutex);
+  std::unique_lock guard(s.mutex);
+  s.unpinned.wait(guard, [&] { return !s.freeing; });
   if (type != kRangeHandleDmabufFd || flags != 0) return kInvalidValue;
   if (!s.dmabuf) return kNotSupported;
   if (pointer % kPage || size % kPage || size == 0) return kInvalidValue;

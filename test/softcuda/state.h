@@ -86,6 +86,8 @@ struct State {
   bool dmabuf = true;
   bool ipc = true;
   bool free_waits = false;  ///< free waits for the end of all pins
+  bool free_locks = false;  ///< and other calls wait for it
+  bool freeing = false;     ///< a free waits, and other calls wait for it
   std::condition_variable unpinned;
   std::string released_in;  ///< the function during which a primary context is released
   int ordering = 0;         ///< CU_GPU_DIRECT_RDMA_WRITES_ORDERING_*

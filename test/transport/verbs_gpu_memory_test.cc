@@ -1,6 +1,7 @@
 // Tests GPU memory that is registered with the NIC, on the simulated adapter and the simulated GPU.
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include <rdma/fi_errno.h>
 
@@ -223,6 +224,26 @@ TEST(memory_that_nobody_uses_can_be_freed, 2) {
     const DeviceMemory memory(8192);
     (void)scene.key(memory, rights);
   }
+}
+
+/// The driver may hold a lock while a free waits, which the registration of other memory needs. So
+/// neither ends before the provider's thread ends the registration of the memory that is freed.
+TEST(memory_can_be_freed_while_other_memory_is_registered, 2) {
+  ways(1, 0);
+  Scene scene({.linger_ns = 50'000'000});
+  ck_assert_int_eq(softcuda_control("free locks"), 0);
+  auto memory = std::make_unique<DeviceMemory>(8192);
+  const DeviceMemory other(8192);
+  (void)scene.key(*memory, _i ? kWrites : kReads);
+  Context context = nullptr;
+  ck_assert_int_eq(cuCtxGetCurrent(&context), 0);
+  std::thread application([&] {
+    ck_assert_int_eq(cuCtxSetCurrent(context), 0);
+    memory.reset();
+  });
+  while (softcuda_calls("cuMemFree") == 0) std::this_thread::yield();
+  (void)scene.key(other, _i ? kWrites : kReads);
+  application.join();
 }
 
 TEST(memory_in_use_stays_registered_by_its_address) {

@@ -26,10 +26,15 @@ bool holds(const Part& part, const iovec& memory) noexcept {
   return offset < part.size && memory.iov_len <= part.size - offset;
 }
 
-/// Each is a firmware command: call without the lock where possible.
-void destroy(RegionList& retired) noexcept {
-  while (GpuRegion* region = retired.pop_front()) delete region;
+void destroy(RegionList& regions) noexcept {
+  while (GpuRegion* region = regions.pop_front()) delete region;
 }
+
+/// Registrations that end with this object. It is declared before the lock is taken, because each
+/// end is a firmware command, and may wait for CUDA.
+struct Retired : RegionList {
+  ~Retired() { destroy(*this); }
+};
 
 }  // namespace
 
@@ -57,12 +62,10 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   if (!x_cuda.allocation(address, allocation)) return -FI_EOPNOTSUPP;
   const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - allocation.base;
   if (offset > allocation.size || length > allocation.size - offset) return -FI_EINVAL;
-  std::lock_guard guard(x_mutex);
-  GpuRegion* region = find(allocation, rights);
-  if (!region) region = make(allocation, rights);
-  if (!region) return is_refused(allocation) ? -FI_EOPNOTSUPP : -FI_ENOMEM;
-  add_user(*region);
-  registration = {region->region->lkey, region->region->rkey, mark_entry(*region)};
+  util::Result<GpuRegion*> held = hold(allocation, rights);
+  if (!held) return held.error();
+  GpuRegion& region = **held;
+  registration = {region.region->lkey, region.region->rkey, mark_entry(region)};
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
@@ -79,37 +82,33 @@ bool GpuRegistrations::copies(const iovec* memory, size_t count) noexcept {
                       [this](const iovec& piece) { return x_cuda.is_device(piece.iov_base); });
 }
 
-void GpuRegistrations::add_user(GpuRegion& region) noexcept {
-  if (region.users++ > 0) return;
+GpuRegion* GpuRegistrations::add_user(GpuRegion& region) noexcept {
+  if (region.users++ > 0) return &region;
   if (region.linked()) {
     x_idle.erase(region);
     --x_idle_count;
   }
   x_held.push_back(region);
+  return &region;
 }
 
 void GpuRegistrations::release(const Registration& registration) noexcept {
   GpuRegion* region = marked_entry<GpuRegion>(registration);
   if (!region) return x_host->release(registration);
-  RegionList retired;
-  {
-    std::lock_guard guard(x_mutex);
-    if (--region->users > 0) return;
-    x_held.erase(*region);
-    if (region->stale || (region->by_address && !x_config.keeps_all && !lingers())) {
-      retire(*region, retired);
-    } else {
-      region->unused_since = util::SystemClock().now();
-      x_idle.push_back(*region);
-      ++x_idle_count;
-      if (region->by_address && x_thread.running() && !x_watching) x_wake.ring();
-      while (x_idle_count > x_config.max_idle) {
-        retire(*x_idle.pop_front(), retired);
-        --x_idle_count;
-      }
-    }
+  Retired retired;
+  const std::lock_guard guard(x_mutex);
+  if (--region->users > 0) return;
+  x_held.erase(*region);
+  if (region->stale || (region->by_address && !x_config.keeps_all && !lingers()))
+    return retire(*region, retired);
+  region->unused_since = util::SystemClock().now();
+  x_idle.push_back(*region);
+  ++x_idle_count;
+  if (region->by_address && x_thread.running() && !x_watching) x_wake.ring();
+  while (x_idle_count > x_config.max_idle) {
+    retire(*x_idle.pop_front(), retired);
+    --x_idle_count;
   }
-  destroy(retired);
 }
 
 // --- The end of unused registrations.
@@ -134,14 +133,11 @@ void GpuRegistrations::end_unused() noexcept {
   for (int timeout = -1;;) {
     pollfd wake{x_wake.fd(), POLLIN, 0};
     if (::poll(&wake, 1, timeout) > 0) x_wake.drain();
-    RegionList retired;
-    {
-      std::lock_guard guard(x_mutex);
-      if (x_stop) return;
-      drop_unused(clock.now(), retired);
-      timeout = x_watching ? int(x_config.linger_ns / 1'000'000) + 1 : -1;
-    }
-    destroy(retired);
+    Retired retired;
+    const std::lock_guard guard(x_mutex);
+    if (x_stop) return;
+    drop_unused(clock.now(), retired);
+    timeout = x_watching ? int(x_config.linger_ns / 1'000'000) + 1 : -1;
   }
 }
 
@@ -160,8 +156,31 @@ void GpuRegistrations::drop_unused(uint64_t now, RegionList& retired) noexcept {
   }
 }
 
-/// Also drops registrations of earlier allocations at the same address, which no transfer can use.
-GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights) noexcept {
+/// Adds a user to the registration of the allocation, and makes one if there is none. No call of
+/// CUDA or of the NIC is made with the lock held: such a call may wait for a thread that frees
+/// other memory, while that thread waits until end_unused() has ended a registration.
+util::Result<GpuRegion*> GpuRegistrations::hold(const hmem::Allocation& allocation, int rights) {
+  Retired stale;
+  {
+    const std::lock_guard guard(x_mutex);
+    if (GpuRegion* const known = find(allocation, rights, stale)) return add_user(*known);
+    if (is_refused(allocation)) return -FI_EOPNOTSUPP;
+  }
+  GpuRefusal why;
+  std::unique_ptr<GpuRegion> made = make(allocation, rights, why);
+  const std::lock_guard guard(x_mutex);
+  // Another thread may have made the same meanwhile.
+  if (GpuRegion* const known = find(allocation, rights, stale)) return add_user(*known);
+  if (made) return add_user(*made.release());
+  if (!why.final()) return -FI_ENOMEM;
+  refuse(allocation, why);
+  return -FI_EOPNOTSUPP;
+}
+
+/// Also takes registrations of earlier allocations at the same address out of the lists, since no
+/// transfer can use them.
+GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights,
+                                  RegionList& stale) noexcept {
   GpuRegion* found = nullptr;
   for (auto* list : {&x_held, &x_idle}) {
     for (GpuRegion* region = list->front(); region;) {
@@ -176,7 +195,7 @@ GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights
       } else if (overlaps && !same) {
         list->erase(*region);
         --x_idle_count;
-        delete region;
+        stale.push_back(*region);
       }
       region = next;
     }
@@ -229,45 +248,42 @@ bool GpuRegistrations::name(const iovec& memory, hmem::Allocation& found) noexce
   return recall(memory, found);
 }
 
-/// Registers the allocation again in order to flush it. Null: there is no room.
-GpuRegion* GpuRegistrations::make_again(const hmem::Allocation& allocation) noexcept try {
-  const Written* const written = written_before(allocation);
-  return written ? make(allocation, written->rights) : nullptr;
-} catch (const std::bad_alloc&) {
-  return nullptr;
+/// Adds a user to a registration by which the NIC may have written to the allocation. If it has
+/// ended, makes another one. Null: the memory needs no flush.
+util::Result<GpuRegion*> GpuRegistrations::hold_written(const hmem::Allocation& allocation) {
+  int rights = 0;
+  {
+    const std::lock_guard guard(x_mutex);
+    if (GpuRegion* const region = writable(allocation))
+      return region->flush ? add_user(*region) : nullptr;
+    if (const Written* const written = written_before(allocation)) rights = written->rights;
+  }
+  if (!rights) return -FI_ENOMEM;
+  return hold(allocation, rights);
 }
 
-/// Null: registration failed, this time or for good.
-MemoryRegion GpuRegistrations::register_with_nic(const hmem::Allocation& allocation, int rights,
-                                                 GpuRefusal& why) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
-  MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
-  if (!region && why.final()) refuse(allocation, why);
-  return region;
-}
-
-/// Null: as register_with_nic(). The NIC writes only to memory that can be flushed later.
-GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights) {
-  if (is_refused(allocation)) return nullptr;
+/// The NIC writes only to memory that can be flushed later. Null: registration failed.
+std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& allocation, int rights,
+                                                  GpuRefusal& why) const {
   auto made = std::make_unique<GpuRegion>();
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  const void* const first = reinterpret_cast<void*>(allocation.base);
-  GpuRefusal why;
-  made->region = register_with_nic(allocation, rights, why);
+  const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
+  made->region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
+  if (!made->region) return nullptr;
   made->by_address = why.as_dmabuf != 0;
   const bool flush =
       rights & IBV_ACCESS_LOCAL_WRITE &&
       (x_config.flush == FlushPolicy::always ||
-       (x_config.flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(first)));
-  if (made->region && flush)
-    made->flush = register_with_nic(allocation, peer_rights(true, false), why);
-  if (!made->region || (flush && !made->flush)) return nullptr;
+       (x_config.flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base)));
+  if (flush)
+    made->flush =
+        register_gpu_memory(x_device, x_cuda, memory, nullptr, peer_rights(true, false), why);
+  if (flush && !made->flush) return nullptr;
   made->base = allocation.base;
   made->size = allocation.size;
   made->id = allocation.id;
   made->rights = rights;
-  return made.release();
+  return made;
 }
 
 bool GpuRegistrations::is_refused(const hmem::Allocation& allocation) const noexcept {
@@ -325,20 +341,25 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
 
 /// For memory that may have been written. If its registration has ended meanwhile, makes another
 /// one.
-FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
+FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept try {
   FlushTarget target;
   hmem::Allocation allocation;
   if (memory.iov_len == 0 || x_config.flush == FlushPolicy::never) return target;
   if (!name(memory, allocation)) target.status = -FI_EIO;
   if (target.status) return target;
-  const std::lock_guard guard(x_mutex);
-  GpuRegion* region = writable(allocation);
-  if (!region) region = make_again(allocation);
-  if (!region) target.status = -FI_ENOMEM;
-  if (!region || !region->flush) return target;
-  add_user(*region);
-  target.held = mark_entry(*region);
-  target.memory = key_of({uint64_t(memory.iov_base), 1, region->flush->rkey});
+  util::Result<GpuRegion*> held = hold_written(allocation);
+  target.status = held.error();
+  if (!held || !*held) return target;
+  GpuRegion& region = **held;
+  target.held = mark_entry(region);
+  if (region.flush)
+    target.memory = key_of({uint64_t(memory.iov_base), 1, region.flush->rkey});
+  else
+    release_flush(std::exchange(target, {}));
+  return target;
+} catch (const std::bad_alloc&) {
+  FlushTarget target;
+  target.status = -FI_ENOMEM;
   return target;
 }
 

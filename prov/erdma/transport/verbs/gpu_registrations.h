@@ -10,6 +10,7 @@
 #include "transport/verbs/registration.h"
 #include "util/event_fd.h"
 #include "util/intrusive_list.h"
+#include "util/result.h"
 #include "util/thread.h"
 
 namespace erdma::hmem {
@@ -87,12 +88,15 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   };
   bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
   bool name(const iovec& memory, hmem::Allocation& found) noexcept;
+  util::Result<GpuRegion*> hold(const hmem::Allocation& allocation, int rights);
+  util::Result<GpuRegion*> hold_written(const hmem::Allocation& allocation);
+  std::unique_ptr<GpuRegion> make(const hmem::Allocation& allocation, int rights,
+                                  GpuRefusal& why) const;
   // Call with x_mutex held.
-  GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
+  GpuRegion* find(const hmem::Allocation& allocation, int rights,
+                  util::IntrusiveList<GpuRegion>& stale) noexcept;
   GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
-  GpuRegion* make(const hmem::Allocation& allocation, int rights);
-  MemoryRegion register_with_nic(const hmem::Allocation& allocation, int rights, GpuRefusal& why);
-  void add_user(GpuRegion& region) noexcept;
+  GpuRegion* add_user(GpuRegion& region) noexcept;
   bool is_refused(const hmem::Allocation& allocation) const noexcept;
   void refuse(const hmem::Allocation& allocation, const GpuRefusal& why) noexcept;
   void retire(GpuRegion& region, util::IntrusiveList<GpuRegion>& retired) noexcept;
@@ -100,7 +104,6 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   void drop_unused(uint64_t now, util::IntrusiveList<GpuRegion>& retired) noexcept;
   const Written* written_before(const hmem::Allocation& allocation) const noexcept;
   bool recall(const iovec& memory, hmem::Allocation& found) noexcept;
-  GpuRegion* make_again(const hmem::Allocation& allocation) noexcept;
   // On the thread.
   void end_unused() noexcept;
 
@@ -108,7 +111,7 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   hmem::Cuda& x_cuda;
   const std::unique_ptr<RegistrationCache> x_host;
   const Config x_config;
-  std::mutex x_mutex;
+  std::mutex x_mutex;                     ///< never held while CUDA or the NIC is called
   util::IntrusiveList<GpuRegion> x_idle;  ///< least recently used first
   util::IntrusiveList<GpuRegion> x_held;  ///< with users
   size_t x_idle_count = 0;
