@@ -2,6 +2,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
@@ -175,6 +176,61 @@ TEST(want_of_room_passes) {
   ck_assert_int_eq(scene.registrations.acquire(two.at(0), 4096, kReads, refused), -FI_ENOMEM);
   scene.registrations.release(held);
   (void)scene.key(two);
+}
+
+/// Registrations that nobody uses, of GPU memory or of host memory, end where others need the room.
+TEST(idle_registrations_make_room_for_others, 2) {
+  setenv("SOFTERDMA_MAX_MR", "2", 1);
+  ways(_i == 0, _i == 1);
+  Scene scene;
+  const DeviceMemory one(4096), two(4096), three(4096);
+  (void)scene.key(one);
+  const Registration held = scene.acquire(two);
+  (void)scene.key(three);
+  ck_assert_uint_eq(scene.key(two), held.rkey);
+  ck_assert(scene.device->ask_for_room(ENOMEM));
+  ck_assert(!scene.device->ask_for_room(ENOMEM));
+  scene.registrations.release(held);
+  ck_assert(!scene.device->ask_for_room(EFAULT));
+}
+
+/// The bytes that the NIC wrote to the memory that makes room are flushed later.
+TEST(memory_that_makes_room_was_written_nevertheless) {
+  setenv("SOFTERDMA_MAX_MR", "2", 1);
+  ways(0, 1);
+  Scene scene;
+  const DeviceMemory written(4096), other(4096);
+  const iovec list{written.at(0), 4096};
+  (void)scene.key(written, kWrites);
+  (void)scene.key(other);
+  ck_assert(scene.registrations.may_be_written(&list, 1));
+  const transport::FlushTarget target = scene.registrations.acquire_flush(list);
+  ck_assert_int_eq(target.status, 0);
+  ck_assert_ptr_nonnull(target.held);
+  scene.registrations.release_flush(target);
+}
+
+/// The cache of host memory holds registrations, too.
+TEST(other_caches_make_room_for_gpu_memory) {
+  class Evictor final : public transport::verbs::RegionEvictor {
+   public:
+    bool evict_after(int) noexcept override {
+      ++asked;
+      return ibv_dereg_mr(std::exchange(region, nullptr)) == 0;
+    }
+    int asked = 0;
+    ibv_mr* region = nullptr;
+  } evictor;
+  setenv("SOFTERDMA_MAX_MR", "1", 1);
+  ways(0, 1);
+  Scene scene;
+  char bytes[8];
+  evictor.region = ibv_reg_mr(scene.device->pd(), bytes, sizeof(bytes), 0);
+  scene.device->set_evictor(&evictor);
+  const DeviceMemory memory(4096);
+  (void)scene.key(memory);
+  ck_assert_int_eq(evictor.asked, 1);
+  scene.device->set_evictor(nullptr);
 }
 
 TEST(range_ends_with_its_allocation) {

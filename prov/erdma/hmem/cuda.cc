@@ -99,7 +99,7 @@ util::Result<util::Fd> Cuda::export_dmabuf(const Allocation& memory,
   if (!usable() || !x_api.cuMemGetHandleForAddressRange) return -FI_EOPNOTSUPP;
   const void* const first = pointer_to(memory.base);
   const EnteredContext in(x_api, first);
-  if (!in.get()) return -FI_EIO;
+  if (!in.get()) return -FI_EAGAIN;
   const uintptr_t start = memory.base & ~mask;
   const size_t size = ((memory.base + memory.size + mask) & ~mask) - start;
   int fd = -1;
@@ -114,7 +114,7 @@ util::Result<util::Fd> Cuda::export_dmabuf(const Allocation& memory,
 int Cuda::why_no_dmabuf(Result error, const void* pointer) const noexcept {
   int exists = 1;
   if (error == kOutOfMemory) return -FI_ENOMEM;
-  if (error != kNotSupported && error != kInvalidValue) return -FI_EIO;
+  if (error != kNotSupported && error != kInvalidValue) return -FI_EAGAIN;
   if (x_api.cuDeviceGetAttribute &&
       x_api.cuDeviceGetAttribute(&exists, kDeviceDmabuf, x_api.device_of(pointer)) != kSuccess)
     exists = 1;

@@ -134,8 +134,11 @@ Device::~Device() {
 }
 
 bool Device::ask_for_room(int error) const noexcept {
-  RegionEvictor* const evictor = x_evictor.load(std::memory_order_acquire);
-  const bool evicted = evictor && evictor->evict_after(error);
+  bool evicted = false;
+  for (const auto* place : {&x_evictor, &x_gpu_evictor}) {
+    RegionEvictor* const evictor = place->load(std::memory_order_acquire);
+    if (!evicted) evicted = evictor && evictor->evict_after(error);
+  }
   errno = error;
   return evicted;
 }

@@ -86,6 +86,8 @@ class Device {
   bool gone() const noexcept { return x_gone.load(std::memory_order_relaxed); }
   /// The registration cache of the device names itself, until it is destroyed; then null.
   void set_evictor(RegionEvictor* evictor) const noexcept { x_evictor = evictor; }
+  /// The same for GPU memory.
+  void set_gpu_evictor(RegionEvictor* evictor) const noexcept { x_gpu_evictor = evictor; }
   /// A registration failed with errno `error`, which this call keeps. True: another attempt may
   /// succeed. The caller holds no lock of the cache.
   bool ask_for_room(int error) const noexcept;
@@ -107,7 +109,7 @@ class Device {
   ForkSafety x_fork_safety = ForkSafety::none;
   mutable std::atomic<bool> x_left_open{false};
   mutable std::atomic<bool> x_gone{false};
-  mutable std::atomic<RegionEvictor*> x_evictor{nullptr};
+  mutable std::atomic<RegionEvictor*> x_evictor{nullptr}, x_gpu_evictor{nullptr};
 };
 
 }  // namespace erdma::transport::verbs

@@ -8,6 +8,7 @@
 #include "hmem/cuda.h"
 #include "transport/verbs/newer_rdma_core.h"
 #include "transport/verbs/open_region.h"
+#include "transport/verbs/registration_cache.h"
 #include "util/error_text.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -54,7 +55,7 @@ MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& me
                          int& error) noexcept {
   hmem::Allocation allocation;
   uint64_t offset = 0;
-  error = EIO;
+  error = EAGAIN;
   if (!cuda.allocation(memory.iov_base, allocation)) return nullptr;
   util::Result<util::Fd> file = cuda.export_dmabuf(allocation, offset);
   error = -file.error();
@@ -72,6 +73,14 @@ bool GpuRefusal::final() const noexcept {
 /// By its address, memory is refused with the same errors whether or not nvidia-peermem is loaded.
 bool GpuRefusal::for_all() const noexcept {
   return absent(as_dmabuf) && never(by_address);
+}
+
+int GpuRefusal::want_of_room() const noexcept {
+  for (const int error : {as_dmabuf, by_address})
+    if (for_want_of_room(error) && !absent(error) && error != 0 && error != EAGAIN &&
+        error != EMSGSIZE)
+      return error;
+  return 0;
 }
 
 const char* GpuRefusal::remedy() const noexcept {

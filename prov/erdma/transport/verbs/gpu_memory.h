@@ -20,6 +20,8 @@ struct GpuRefusal {
   bool final() const noexcept;
   /// True if that holds for all GPU memory, because neither way exists.
   bool for_all() const noexcept;
+  /// The error of a way that lacked room for the region; 0: neither did.
+  int want_of_room() const noexcept;
   /// A sentence for the user.
   const char* remedy() const noexcept;
 };

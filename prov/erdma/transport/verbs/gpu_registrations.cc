@@ -9,6 +9,7 @@
 
 #include "hmem/cuda.h"
 #include "transport/verbs/gpu_memory.h"
+#include "transport/verbs/registration_cache.h"
 #include "transport/verbs/shared_memory.h"
 #include "util/clock.h"
 #include "util/error_text.h"
@@ -18,6 +19,9 @@ namespace erdma::transport::verbs {
 namespace {
 
 using RegionList = util::IntrusiveList<GpuRegion>;
+
+/// Nanoseconds during which an allocation that found no room does not end other registrations.
+constexpr uint64_t kRoomlessFor = 1'000'000'000;
 
 /// True if the part of an allocation holds all of the memory.
 template <typename Part>
@@ -41,9 +45,12 @@ struct Retired : RegionList {
 GpuRegistrations::GpuRegistrations(const Device& device, hmem::Cuda& cuda,
                                    std::unique_ptr<RegistrationCache> host,
                                    const Config& config) noexcept
-    : x_device(device), x_cuda(cuda), x_host(std::move(host)), x_config(config) {}
+    : x_device(device), x_cuda(cuda), x_host(std::move(host)), x_config(config) {
+  x_device.set_gpu_evictor(this);
+}
 
 GpuRegistrations::~GpuRegistrations() {
+  x_device.set_gpu_evictor(nullptr);
   if (x_thread.running()) {
     {
       std::lock_guard guard(x_mutex);
@@ -121,6 +128,18 @@ void GpuRegistrations::retire(GpuRegion& region, RegionList& retired) noexcept {
   retired.push_back(region);
 }
 
+/// Ends the registration that was not used for longest.
+bool GpuRegistrations::evict_after(int error) noexcept {
+  if (!for_want_of_room(error) || !x_cuda.usable()) return false;
+  Retired retired;
+  const std::lock_guard guard(x_mutex);
+  GpuRegion* const oldest = x_idle.pop_front();
+  if (!oldest) return false;
+  --x_idle_count;
+  retire(*oldest, retired);
+  return true;
+}
+
 /// True if a thread will end the registration.
 bool GpuRegistrations::lingers() noexcept {
   if (x_config.linger_ns == 0 || !x_wake) return false;
@@ -168,6 +187,7 @@ util::Result<GpuRegion*> GpuRegistrations::hold(const hmem::Allocation& allocati
   }
   GpuRefusal why;
   std::unique_ptr<GpuRegion> made = make(allocation, rights, why);
+  if (!made && why.want_of_room()) made = make_with_room(allocation, rights, why);
   const std::lock_guard guard(x_mutex);
   // Another thread may have made the same meanwhile.
   if (GpuRegion* const known = find(allocation, rights, stale)) return add_user(*known);
@@ -284,6 +304,21 @@ std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& alloca
   made->id = allocation.id;
   made->rights = rights;
   return made;
+}
+
+/// Registrations that nobody uses make room. If even all of them were too few, the allocation gets
+/// nobody's room for a while, since others would lose their registrations for each of its messages.
+std::unique_ptr<GpuRegion> GpuRegistrations::make_with_room(const hmem::Allocation& allocation,
+                                                            int rights, GpuRefusal& why) {
+  std::unique_ptr<GpuRegion> made;
+  const uint64_t now = util::SystemClock().now();
+  if (x_roomless_id == allocation.id && now - x_roomless_since < kRoomlessFor) return nullptr;
+  for (int error; !made && (error = why.want_of_room()) && x_device.ask_for_room(error);)
+    made = make(allocation, rights, why);
+  if (made || !why.want_of_room()) return made;
+  x_roomless_id = allocation.id;
+  x_roomless_since = now;
+  return nullptr;
 }
 
 bool GpuRegistrations::is_refused(const hmem::Allocation& allocation) const noexcept {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -46,7 +47,9 @@ struct GpuRegion : util::ListHook<GpuRegion> {
 /// by address, which needs nvidia-peermem. With some drivers, freeing memory that is registered by
 /// address waits until the registration ends. So a separate thread ends it soon after its last use,
 /// because the application may not call the provider again before it frees the memory. Thread-safe.
-class GpuRegistrations final : public RegistrationCache, public DirectSource {
+class GpuRegistrations final : public RegistrationCache,
+                               public DirectSource,
+                               private RegionEvictor {
  public:
   struct Config {
     FlushPolicy flush = FlushPolicy::automatic;
@@ -92,6 +95,9 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   util::Result<GpuRegion*> hold_written(const hmem::Allocation& allocation);
   std::unique_ptr<GpuRegion> make(const hmem::Allocation& allocation, int rights,
                                   GpuRefusal& why) const;
+  std::unique_ptr<GpuRegion> make_with_room(const hmem::Allocation& allocation, int rights,
+                                            GpuRefusal& why);
+  bool evict_after(int error) noexcept override;
   // Call with x_mutex held.
   GpuRegion* find(const hmem::Allocation& allocation, int rights,
                   util::IntrusiveList<GpuRegion>& stale) noexcept;
@@ -120,6 +126,8 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   size_t x_refused_count = 0;                ///< number of them, also of those that are forgotten
   std::array<Written, 256> x_written{};      ///< the latest; id 0: unused
   size_t x_written_count = 0;
+  /// The latest allocation for which even all unused registrations made no room, and when.
+  std::atomic<uint64_t> x_roomless_id = 0, x_roomless_since = 0;
   util::EventFd x_wake;     ///< for the thread
   bool x_watching = false;  ///< the thread looks again by itself
   bool x_stop = false;
