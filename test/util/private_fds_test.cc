@@ -112,6 +112,22 @@ TEST(child_closes_what_it_inherited_and_nothing_else) {
   }));
 }
 
+/// The child closes all that it inherited (closefrom(3)), and gets one of the numbers for its own.
+TEST(number_that_a_child_reused_is_its_own_in_its_children, 2) {
+  const Fd inherited = make(), other = make();
+  const auto parents = descriptors();
+  ck_assert(in_child([&] {
+    close(inherited.get());
+    if (eventfd(0, 0) != inherited.get()) return false;
+    const auto mine = descriptors();
+    const auto look = [&] {
+      return descriptors().at(inherited.get()) == mine.at(inherited.get()) &&
+             are_plugs({other.get()}, parents);
+    };
+    return in_child([&] { return _i ? in_child(look) : look(); });
+  }));
+}
+
 TEST(numbers_may_all_be_taken_or_high, 2) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

@@ -10,6 +10,7 @@ namespace erdma::util {
 /// uses the number reaches nothing and can close it. util::Fd marks the descriptor that it owns.
 /// Thread-safe. Numbers below 65536 need no allocation.
 void mark_private(int fd) noexcept;
+bool is_private(int fd) noexcept;
 /// Must be called before the descriptor is closed, since the kernel may then reuse the number.
 void unmark_private(int fd) noexcept;
 /// Called in the child of a fork. It uses async-signal-safe functions only (signal-safety(7)).
