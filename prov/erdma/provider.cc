@@ -8,6 +8,7 @@
 #include "fabric/info_refusal.h"
 #include "transport/verbs/fork_safety.h"
 #include "util/log.h"
+#include "util/notice.h"
 #include "util/process_epoch.h"
 
 namespace erdma {
@@ -36,6 +37,7 @@ extern "C" __attribute__((visibility("default"))) fi_provider* fi_prov_ini() {
   // libfabric skips a provider older than what an application asks. This one follows whichever
   // library loads it, as it uses nothing that a version of the library could lack.
   erdma::g_provider.fi_version = fi_version();
+  erdma::util::look_at_standard_error();
   erdma::util::register_fork_handler();
   erdma::util::set_log_provider(&erdma::g_provider);
   erdma::fabric::define_settings(&erdma::g_provider);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
 #include "libcheck.h"
+#include "util/fd.h"
 
 using namespace erdma::test;
 using erdma::util::Cause;
@@ -281,6 +283,31 @@ TEST(without_standard_error_nothing_is_written_and_the_line_is_not_used_up) {
   const OwnStderr own;
   tell(Cause::cma, "refused");
   ck_assert(erdma::util::may_tell(Cause::cma));
+}
+
+/// The process began without standard error, so the next file that it opens gets that number.
+TEST(a_file_that_has_the_number_of_standard_error_gets_no_line, 2) {
+  erdma::util::Fd owned;
+  std::string said;
+  {
+    const OwnStderr none;
+    if (_i == 0) erdma::util::look_at_standard_error();
+    const int file = memfd_create("data", MFD_CLOEXEC);
+    ck_assert_int_eq(file, STDERR_FILENO);
+    if (_i == 1) owned.reset(file);  // the provider's own
+    ERDMA_NOTICE(cma, EP_DATA, "refused");
+    set_notice_level(NoticeLevel::info);
+    erdma::util::announce("ready");
+    char byte;
+    if (pread(file, &byte, 1, 0) != 0) said = "a line";
+    if (_i == 1) (void)owned.release();
+    close(file);
+  }
+  assert_text(said, "");
+  erdma::util::look_at_standard_error();
+  const CapturedStderr error_output;
+  ERDMA_NOTICE(cma, EP_DATA, "refused");
+  assert_text(error_output.only_write(), prefix() + "refused [W401]\n");
 }
 
 TEST(a_forked_child_tells_its_own_pid) {

@@ -1,5 +1,6 @@
 #include "util/notice.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+
+#include "util/private_fds.h"
 
 namespace erdma::util {
 namespace {
@@ -28,6 +31,7 @@ constexpr const char* kCodes[] = {"E105", "E104", "E503", "W503", "E504", "W401"
 static_assert(std::size(kCodes) == size_t(Cause::count));
 
 std::atomic<NoticeLevel> g_level{NoticeLevel::warn};
+std::atomic<bool> g_has_standard_error{true};
 /// For each cause, the hashes of the texts that have been written; 0 = a free place.
 std::atomic<uint32_t> g_told[size_t(Cause::count)][kMostLines];
 
@@ -99,8 +103,11 @@ class WithoutSigpipe {
   bool x_was_pending = false, x_raised = false;
 };
 
-/// True if standard error has a reader and can take a line without blocking.
+/// True if standard error has a reader and can take a line without blocking. Its number may belong
+/// to a descriptor of the provider.
 bool takes_a_line() noexcept {
+  if (!g_has_standard_error.load(std::memory_order_relaxed) || is_private(STDERR_FILENO))
+    return false;
   pollfd error_output{STDERR_FILENO, POLLOUT, 0};
   return poll(&error_output, 1, 0) == 1 && error_output.revents == POLLOUT;
 }
@@ -160,6 +167,11 @@ class Line {
 
 const char* code_of(Cause cause) noexcept {
   return kCodes[size_t(cause)];
+}
+
+void look_at_standard_error() noexcept {
+  const bool open = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
+  g_has_standard_error.store(open, std::memory_order_relaxed);
 }
 
 void set_notice_level(NoticeLevel level) noexcept {

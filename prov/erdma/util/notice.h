@@ -34,6 +34,10 @@ enum class Cause : uint8_t {
 /// fi_erdma doctor gives the problem. Each line of ERDMA_NOTICE ends with it.
 const char* code_of(Cause cause) noexcept;
 
+/// Must be called when the process loads the provider. If standard error is closed at that time,
+/// its number will belong to a file of the application, and gets no lines.
+void look_at_standard_error() noexcept;
+
 void set_notice_level(NoticeLevel level) noexcept;
 NoticeLevel notice_level() noexcept;
 
