@@ -1,4 +1,7 @@
 // Tests GPU memory that is registered with the NIC, on the simulated adapter and the simulated GPU.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -402,6 +405,43 @@ TEST(what_could_not_be_flushed_is_not_written_by_the_adapter, 2) {
   ck_assert(scene.registrations.may_be_written(&list, 1));
   ck_assert_int_eq(scene.registrations.acquire_flush(list).status, 0);
   scene.registrations.release(shared);
+}
+
+/// The child destroys its copy of the endpoint. Registrations belong to the parent.
+TEST(forked_child_ends_no_registration, 2) {
+  setenv("SOFTERDMA_MAX_MR", "2", 1);
+  ways(1, 0);
+  Scene scene({.linger_ns = 0});
+  const DeviceMemory memory(8192);
+  transport::verbs::KnownMemory known(*scene.device, *hmem::Cuda::get(), scene.registrations,
+                                      transport::verbs::FlushPolicy::automatic, {});
+  std::unique_ptr<transport::KeptMemory> kept;
+  Registration held;
+  if (_i) kept = known.keep({memory.at(0), 8192}, nullptr);
+  if (!_i) held = scene.acquire(memory, 0, kWrites);
+  transport::DirectSource& source =
+      _i ? static_cast<transport::DirectSource&>(known) : scene.registrations;
+  const transport::FlushTarget target = source.acquire_flush({memory.at(0), 8192});
+  ck_assert_ptr_nonnull(target.held);
+  if (!_i) scene.registrations.release(held);
+  kept.reset();  // the flush is the last user
+  const auto is_full = [&] {
+    char bytes[8];
+    ibv_mr* const more = ibv_reg_mr(scene.device->pd(), bytes, sizeof(bytes), 0);
+    if (more) ck_assert_int_eq(ibv_dereg_mr(more), 0);
+    return !more;
+  };
+  ck_assert(is_full());
+  const pid_t child = fork();
+  if (child == 0) {
+    source.release_flush(target);
+    _exit(is_full() ? 0 : 1);
+  }
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  source.release_flush(target);
+  ck_assert(!is_full());
 }
 
 /// If host memory is registered for each use, sharing of any memory waits for the link.

@@ -102,6 +102,8 @@ GpuRegion* GpuRegistrations::add_user(GpuRegion& region) noexcept {
 void GpuRegistrations::release(const Registration& registration) noexcept {
   GpuRegion* region = marked_entry<GpuRegion>(registration);
   if (!region) return x_host->release(registration);
+  if (!x_cuda.usable())
+    return;  // it belongs to the parent, in which another thread may hold the lock
   Retired retired;
   const std::lock_guard guard(x_mutex);
   if (--region->users > 0) return;

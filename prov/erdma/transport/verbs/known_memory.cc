@@ -163,6 +163,7 @@ bool KnownMemory::should_register(const iovec* memory, size_t count) noexcept {
 void KnownMemory::release(const Registration& registration) noexcept {
   Known* const known = marked_entry<Known>(registration);
   if (!known) return x_host.release(registration);
+  if (!x_cuda.usable()) return;  // it belongs to the parent
   const std::lock_guard guard(x_mutex);
   drop(*known);
 }
@@ -205,7 +206,7 @@ FlushTarget KnownMemory::acquire_flush(const iovec& memory) noexcept {
 }
 
 void KnownMemory::release_flush(const FlushTarget& target) noexcept {
-  if (!target.held) return;
+  if (!target.held || !x_cuda.usable()) return;
   const std::lock_guard guard(x_mutex);
   drop(*static_cast<Known*>(target.held));
 }
