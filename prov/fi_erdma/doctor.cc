@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
 
 #include "fi_erdma/traffic.h"
@@ -64,13 +62,12 @@ void check_all(Report& report, const Request& request) {
     if (offer.any) check_peer(report, request.peer);
     return;
   }
+  std::string cost;
   if (offer.any) {
-    check_bytes(report, offer);
+    cost = check_bytes(report, offer);
     check_clients(report, request);
   }
-  const char* const shm = getenv("FI_ERDMA_SHM");
-  const bool inside = offer.any && !(shm && !std::strcmp(shm, "off"));
-  check_process(report, offer, inside ? measure_copies() : "");
+  check_process(report, offer, cost);
   check_devices(report, request, offer);
   check_gpu(report, offer);
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -55,17 +57,19 @@ struct Offer {
 
 /// Checks libfabric, the provider, and the environment variables.
 Offer check_library(Report& report);
-/// Exchanges bytes between two endpoints, inside the host and through each NIC.
-void check_bytes(Report& report, const Offer& offer);
+/// Exchanges bytes between two endpoints, inside the host and through each NIC. Returns what
+/// check_copies() returned; empty: nothing was measured.
+std::string check_bytes(Report& report, const Offer& offer);
+/// Exchanges bytes between two processes of this host, with CMA and without, and reports a failure.
+/// Returns "copied: 3.1 of 5.6 GiB/s for messages ...", the second rate being that with CMA, if it
+/// could be measured. Empty if copies fail.
+std::string check_copies(Report& report);
 /// Calls fi_getinfo with the hints of the clients in the request, or of all clients.
 void check_clients(Report& report, const Request& request);
 /// Checks whether the settings of Open MPI permit libfabric.
 void check_openmpi(Report& report);
-/// Exchanges bytes between two processes of this host, with CMA and without. Returns "copied: 3.1
-/// of 5.6 GiB/s for messages ...", the second rate being that with CMA, if it could be measured.
-std::string measure_copies();
 /// Tries whether processes can copy from and to each other's memory, as ranks do. `cost`: what
-/// measure_copies() returned; empty: nothing was measured.
+/// check_copies() returned; empty: nothing was measured.
 void check_cma(Report& report, const std::string& cost);
 /// Whether a seccomp filter and Yama may refuse system calls: "no seccomp filter is active;
 /// ptrace_scope is 1".
@@ -96,6 +100,11 @@ int compare_documents();
 bool leaves_out(const std::string& list, const std::string& name);
 /// Returns `more` and the lines that the provider wrote.
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
+/// Whether a variable of the environment is "off".
+inline bool is_switched_off(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value && !std::strcmp(value, "off");
+}
 /// Adds the variables that make the provider log everything, including what it refuses.
 Variables telling(Variables variables);
 /// "erdma_0 (eth1, MTU 1500)", if `place` has an "interface" and its "mtu". `place` may come from

@@ -156,8 +156,7 @@ void report_refusal(Report& report, const std::string& trouble, const std::strin
 
 /// Where CMA works.
 void report_cost(Report& report, const std::string& cost) {
-  const char* const wanted = getenv("FI_ERDMA_CMA");
-  if (wanted && !std::strcmp(wanted, "off"))
+  if (is_switched_off("FI_ERDMA_CMA"))
     report.slower("W405",
                   "FI_ERDMA_CMA=off: long messages inside this host are copied twice" +
                       (cost.empty() ? "" : "; " + cost),

@@ -41,33 +41,45 @@ Json exchange_inside() {
   });
 }
 
-Json speeds_with(const char* cma, std::string& fault) {
-  const Outcome outcome = try_apart({{"FI_PROVIDER", "erdma"},
-                                     {"FI_ERDMA_DEVICE", "shm"},
-                                     {"FI_ERDMA_SHM", ""},
-                                     {"FI_ERDMA_STAT", ""},
-                                     {"FI_ERDMA_CMA", cma}},
-                                    exchange_inside);
-  fault = trouble_of(outcome);
-  return outcome.result;
+Outcome exchange_with(const char* cma) {
+  return try_apart(telling({{"FI_PROVIDER", "erdma"},
+                            {"FI_ERDMA_DEVICE", "shm"},
+                            {"FI_ERDMA_SHM", ""},
+                            {"FI_ERDMA_CMA", cma}}),
+                   exchange_inside);
+}
+
+void report_failure(Report& report, const char* how, const Outcome& outcome) {
+  report.broken("E201",
+                fmt::format("messages between two processes of this host fail, {}: {}", how,
+                            trouble_of(outcome)),
+                outcome.said);
 }
 
 }  // namespace
 
-std::string measure_copies() {
-  std::string fault;
-  const Json copied = speeds_with("off", fault);
-  if (!fault.empty()) return "what copying costs is not known: " + fault;
+std::string check_copies(Report& report) {
+  const Outcome copied = exchange_with("off");
+  if (!trouble_of(copied).empty()) {
+    report_failure(report, "copied", copied);
+    return {};
+  }
   // With "auto" the provider would try copies as well.
-  const Json direct = speeds_with("on", fault);
-  const bool known = fault.empty() && number_of(direct, "cma", 0) > 0;
+  const Outcome direct = exchange_with("on");
+  const std::string trouble = trouble_of(direct);
+  const bool failed = !trouble.empty();
+  // Other processes do not use CMA either where it is switched off.
+  if (failed && !is_switched_off("FI_ERDMA_CMA")) report_failure(report, "by CMA", direct);
+  const bool known = !failed && number_of(direct.result, "cma", 0) > 0;
   const auto text = [&](const char* name) {
-    const std::string rate = rate_text(copied[name].get<double>());
-    return known ? rate + " of " + rate_text(direct[name].get<double>()) : rate;
+    const std::string rate = rate_text(copied.result[name].get<double>());
+    return known ? rate + " of " + rate_text(direct.result[name].get<double>()) : rate;
   };
   return fmt::format("copied: {} for messages and {} for RMA of 1 MiB between two processes{}",
                      text("messages"), text("writes"),
-                     known ? "" : "; the speed by CMA could not be measured");
+                     known    ? ""
+                     : failed ? "; by CMA they fail: " + trouble
+                              : "; the speed by CMA could not be measured");
 }
 
 }  // namespace fi_erdma

@@ -21,7 +21,7 @@ std::string without_speed(std::string text) {
   const size_t begin = text.find(" (1 MiB: ");
   const size_t end = begin == text.npos ? begin : text.find(')', begin);
   if (end != text.npos) text.erase(begin, end + 1 - begin);
-  // What measure_copies() returned is the rest of a line.
+  // What check_copies() returned is the rest of a line.
   constexpr std::string_view kCopied = "copied: ";
   const size_t rates = text.find(kCopied);
   if (rates != text.npos) text.erase(rates + kCopied.size());

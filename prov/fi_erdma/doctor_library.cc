@@ -112,18 +112,27 @@ void check_renewed_memory(Report& report, const std::string& device, const Outco
                 with_said({"FI_ERDMA_MR_CACHE=off keeps nothing registered"}, outcome));
 }
 
-void check_host_bytes(Report& report) {
+/// Returns whether messages arrive.
+bool check_host_bytes(Report& report) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", "shm"}, {"FI_ERDMA_SHM", ""}}),
       [] { return exchange_bytes(libfabric()); });
   const std::string trouble = trouble_of(outcome);
-  if (!trouble.empty())
-    return report.broken("E201", "messages inside this host fail: " + trouble, outcome.said);
+  if (!trouble.empty()) {
+    report.broken("E201", "messages inside this host fail: " + trouble, outcome.said);
+    return false;
+  }
   report.ok("inside this host: messages and RMA arrive" + speed_text(outcome) + "; " +
             outcome.result.value(
                 "this_host", "which way is not known: " +
                                  outcome.result.value("page", std::string("nothing is shown"))));
+  const std::string renewed = text_of(outcome.result.value("renewed", Json::object()), "error");
+  if (!renewed.empty())
+    report.broken("E201",
+                  "messages inside this host fail from memory that was mapped anew: " + renewed,
+                  outcome.said);
   check_fork(report, "inside this host", outcome);
+  return true;
 }
 
 void check_nic_bytes(Report& report, const std::string& device) {
@@ -204,15 +213,16 @@ Offer check_library(Report& report) {
   return offer;
 }
 
-void check_bytes(Report& report, const Offer& offer) {
+std::string check_bytes(Report& report, const Offer& offer) {
   report.begin("bytes");
-  const char* const shm = getenv("FI_ERDMA_SHM");
-  if (shm && !strcmp(shm, "off"))
+  std::string cost;
+  if (is_switched_off("FI_ERDMA_SHM"))
     report.slower("W204", "FI_ERDMA_SHM=off: processes of this host use only the NIC",
                   {"unset FI_ERDMA_SHM"});
-  else
-    check_host_bytes(report);
+  else if (check_host_bytes(report))
+    cost = check_copies(report);
   for (const std::string& device : offer.devices) check_nic_bytes(report, device);
+  return cost;
 }
 
 void check_clients(Report& report, const Request& request) {

@@ -1210,6 +1210,37 @@ class Doctor(unittest.TestCase):
         self.assertRegex(str(self.findings), r"copied: [\d.]+ .iB/s for messages and [\d.]+ .iB/s for RMA of 1 MiB between two processes; "
                          "the speed by CMA could not be measured")
 
+    def faulty(self, fault):
+        """The environment of a program on a host with this fault."""
+        library = os.path.join(os.path.abspath(BUILD), "test/fi_erdma/.libs/libfaultyhost.so")
+        return {**WITH_PROVIDER, "LD_PRELOAD": library, "FAULTY_HOST": fault}
+
+    def broken(self, fault, **environment):
+        """The texts of what does not work on a host with this fault."""
+        self.codes(**self.faulty(fault), **environment)
+        return [(f["code"], f["text"]) for f in self.findings if f["grade"] == "NO"]
+
+    def broken_between_processes(self, fault):
+        """The path on which messages between two processes fail, and the error."""
+        broken, words = self.broken(fault), "messages between two processes of this host fail, "
+        self.assertEqual([(code, text[:len(words)]) for code, text in broken], [("E201", words)])
+        return broken[0][1][len(words):]
+
+    def test_wrong_bytes_by_cma_between_processes(self):
+        self.assertRegex(self.broken_between_processes("cma"), "^by CMA: .*byte 17 is wrong$")
+        # No process uses it.
+        self.assertEqual(self.broken("cma", FI_ERDMA_CMA="off"), [])
+        (found,) = [f["text"] for f in self.findings if f["code"] == "W405"]
+        self.assertRegex(found, "; by CMA they fail: .*byte 17 is wrong$")
+
+    def test_two_processes_that_cannot_connect(self):
+        self.assertRegex(self.broken_between_processes("passing"), "^copied: .")
+        self.assertNotIn("copied: ", str([f for f in self.findings if f["grade"] != "NO"]))
+
+    def test_memory_that_was_mapped_anew_inside_a_host(self):
+        self.assertEqual(self.broken("stale", FI_ERDMA_CMA="on"),
+                         [("E201", "messages inside this host fail from memory that was mapped anew: Input/output error")])
+
     def test_cma_is_switched_off(self):
         self.assertEqual(self.codes(**WITH_PROVIDER, FI_ERDMA_CMA="off"), {"W405"})
         self.assertRegex(str(self.findings), "copied: .* of .* for messages")
