@@ -66,6 +66,14 @@ DeviceTraffic Devices::traffic(std::string_view device) const {
           first_of(port, kReceivedPackets), first_of(port, kSentPackets)};
 }
 
+void RateHistory::look(std::optional<uint64_t> counter, double seconds) {
+  x_since += seconds;
+  if (!counter) return;
+  if (x_known) add(growth(x_known, counter), x_since);
+  x_known = counter;
+  x_since = 0;
+}
+
 void RateHistory::add(uint64_t bytes, double seconds) {
   if (seconds <= 0) return;
   x_now = double(bytes) / seconds;
@@ -88,7 +96,8 @@ std::string summary_of(std::string_view device, const DeviceTraffic& total,
   row("max", rate_text(received.most()), rate_text(sent.most()));
   row("average", rate_text(received.average()), rate_text(sent.average()));
   row("min", rate_text(received.least()), rate_text(sent.least()));
-  return text + fmt::format(" {:<10}{:>14.2f} minutes\n", "time", received.seconds() / 60);
+  return text + fmt::format(" {:<10}{:>14.2f} minutes\n", "time",
+                            std::max(received.seconds(), sent.seconds()) / 60);
 }
 
 }  // namespace fi_erdma

@@ -28,6 +28,9 @@ class Devices {
 /// Rates of one direction of a device since the program began to look.
 class RateHistory {
  public:
+  /// What the counter of bytes was `seconds` after the last look; empty if it could not be read.
+  /// The next rate is then that of the time since it was known.
+  void look(std::optional<uint64_t> counter, double seconds);
   void add(uint64_t bytes, double seconds);
   double now() const { return x_now; }
   double most() const { return x_most; }
@@ -38,6 +41,8 @@ class RateHistory {
  private:
   double x_now = 0, x_most = 0, x_bytes = 0, x_seconds = 0;
   std::optional<double> x_least;
+  std::optional<uint64_t> x_known;  ///< the counter when it was read last
+  double x_since = 0;               ///< seconds since then
 };
 
 /// A summary in the form of eadm(8): bytes, the current, highest, average and lowest rate, and

@@ -80,12 +80,9 @@ class DeviceWatch {
     for (const std::string& name : x_devices.names()) {
       if (!x_wanted.empty() && name != x_wanted) continue;
       const DeviceTraffic now = x_devices.traffic(name);
-      const auto [known, is_new] = x_seen.try_emplace(name, Traffic{now, {}, {}});
-      Traffic& seen = known->second;
-      if (!is_new) {
-        seen.received.add(growth(seen.last.received_bytes, now.received_bytes), seconds);
-        seen.sent.add(growth(seen.last.sent_bytes, now.sent_bytes), seconds);
-      }
+      Traffic& seen = x_seen[name];
+      seen.received.look(now.received_bytes, seconds);
+      seen.sent.look(now.sent_bytes, seconds);
       seen.last = now;
     }
   }

@@ -1,5 +1,6 @@
 #include "fi_erdma/history.h"
 
+#include <optional>
 #include <string>
 
 #include "fi_erdma/devices.h"
@@ -39,6 +40,30 @@ TEST(a_device_that_was_seen_once_has_no_rate) {
   rates.add(0, 1);
   rates.add(5, 1);
   ck_assert_double_eq(rates.least(), 0);
+}
+
+TEST(a_counter_that_could_not_be_read_gives_no_rate) {
+  constexpr uint64_t kSinceBoot = 1'000'000'000;
+  RateHistory rates;
+  rates.look(kSinceBoot, 0);
+  rates.look(kSinceBoot + 10, 1);
+  rates.look(std::nullopt, 1);
+  ck_assert_double_eq(rates.now(), 10);
+  rates.look(kSinceBoot + 50, 1);  // 40 bytes in two seconds
+  ck_assert_double_eq(rates.now(), 20);
+  ck_assert_double_eq(rates.most(), 20);
+  ck_assert_double_eq(rates.least(), 10);
+  ck_assert_double_eq(rates.seconds(), 3);
+}
+
+TEST(a_counter_that_is_known_late_has_grown_by_nothing) {
+  RateHistory rates;
+  rates.look(std::nullopt, 0);
+  rates.look(1'000'000'000, 1);
+  ck_assert_double_eq(rates.most(), 0);
+  rates.look(1'000'000'004, 2);
+  ck_assert_double_eq(rates.most(), 2);
+  ck_assert_double_eq(rates.average(), 2);
 }
 
 TEST(the_summary_has_each_rate_in_its_row) {
