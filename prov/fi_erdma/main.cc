@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <stdio_ext.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -41,12 +42,16 @@ void add_pids(CLI::App& command, std::vector<std::string>& words, bool or_input 
   command.add_option("PID", words, help)->check(check, or_input ? "PID or -" : "PID");
 }
 
+/// Takes each process once: the collector of node_exporter refuses a file in which two rows have
+/// the same labels.
 void take_pids(const std::vector<std::string>& words, Request& request) {
-  for (const std::string& word : words)
-    if (const auto pid = pid_of(word))
-      request.pids.push_back(*pid);
-    else
+  for (const std::string& word : words) {
+    const auto pid = pid_of(word);
+    if (!pid)
       request.input = true;
+    else if (std::ranges::find(request.pids, *pid) == request.pids.end())
+      request.pids.push_back(*pid);
+  }
   if (!request.input) return;
   if (!request.pids.empty()) throw CLI::ExcludesError("-", "PID");
   if (request.json) throw CLI::ExcludesError("-", "--json");

@@ -25,9 +25,10 @@ struct Process {
 /// Roughly the bytes that all snapshots of one look may keep. Further pages get a fault instead.
 inline constexpr size_t kMostCostOfAll = size_t(256) << 20;
 
-/// All processes that this user may read, or the given ones, in the order of their PIDs. A process
-/// that ends meanwhile is left out. A given process without a page has a fault. `refused`: grows by
-/// the number of programs that the kernel does not let this user look into.
+/// All processes that this user may read, in the order of their PIDs, or the given ones in the
+/// given order. A process that ends meanwhile is left out. A given process without a page has a
+/// fault. `refused`: grows by the number of programs that the kernel does not let this user look
+/// into.
 std::vector<Process> processes(unsigned* refused = nullptr);
 std::vector<Process> processes(std::span<const pid_t> pids, size_t most_cost = kMostCostOfAll);
 /// The calling process, also if /proc belongs to another PID namespace. It has a fault if it is not

@@ -401,6 +401,16 @@ class Program(unittest.TestCase):
             for row in rows:
                 self.assertRegex(row, r'^(# (HELP|TYPE) |\w+\{(\w+="([^"\\]|\\.)*",?)+\} \d+(\.\d+)?$)')
 
+    def test_a_process_that_is_named_twice_is_shown_once(self):
+        with Shown() as shown:
+            rows = run("stat", "--prometheus", shown.pid, shown.pid, "-p", shown.pid).stdout.splitlines()
+            labels = [row.rsplit(" ", 1)[0] for row in rows if not row.startswith("#")]
+            self.assertGreater(len(labels), 10)
+            self.assertEqual(len(labels), len(set(labels)))
+            for name in ["hang", "info"]:
+                (process,) = self.document(run(name, "-j", shown.pid, shown.pid), name)["processes"]
+                self.assertEqual(process["pid"], shown.pid)
+
     def copied(self, size, before=None, **environment):
         """Bytes of eight messages that were copied, by the code of the reason."""
         with Shown(before=before, **environment) as shown:
