@@ -220,7 +220,8 @@ void print_head(const WaitGraph& graph) {
     fmt::print("; all wait in the end for {} ({})", graph.name_of(ends.front()),
                place_of(graph.process(ends.front())));
   } else if (ends.size() == 1) {
-    fmt::print("; all wait in the end for a process that is not seen here");
+    fmt::print("; all wait in the end for {} not seen here",
+               graph.unseen() == 1 ? "a process that is" : "processes that are");
   }
   fmt::print(".\n");
 }

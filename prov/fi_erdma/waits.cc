@@ -25,6 +25,15 @@ bool stands(const Json& block, const char* name) {
   return value.is_boolean() && value.get<bool>();
 }
 
+/// An address is valid on one host where the peer shares memory with the process.
+bool is_on_host(const Json& peer) {
+  const std::string path = text_of(peer, "path");
+  return path == "shm" || path == "self";
+}
+std::string key_on_host(const Json& process, const std::string& address) {
+  return text_of(process, "host") + "|" + address;
+}
+
 std::string counted(uint64_t count, const char* what, uint64_t bytes) {
   return fmt::format("{} {}{}{} {}", count, what, count == 1 ? " of " : "s, the oldest of ",
                      bytes_text(double(bytes)), "");
@@ -150,12 +159,11 @@ std::string WaitGraph::name_of(size_t i) const {
 
 /// Shared memory reaches processes of the same host only, whatever the name of the device.
 size_t WaitGraph::find(const Json& process, const Json& peer) const {
-  const std::string address = text_of(peer, "address"), path = text_of(peer, "path");
-  const auto here = x_here.find(text_of(process, "host") + "|" + address);
+  const std::string address = text_of(peer, "address");
+  const auto here = x_here.find(key_on_host(process, address));
   if (here != x_here.end()) return here->second;
   const auto there = x_there.find(address);
-  const bool on_host = path == "shm" || path == "self";
-  return on_host || there == x_there.end() ? kNobody : there->second;
+  return is_on_host(peer) || there == x_there.end() ? kNobody : there->second;
 }
 
 void WaitGraph::learn(size_t i) {
@@ -171,7 +179,7 @@ void WaitGraph::learn(size_t i) {
   if (!endpoints.is_array()) return;
   for (const Json& endpoint : endpoints) {
     const std::string address = text_of(endpoint, "address");
-    x_here.emplace(text_of(x_processes[i], "host") + "|" + address, i);
+    x_here.emplace(key_on_host(x_processes[i], address), i);
     if (text_of(endpoint, "device") != "shm") x_there.emplace(address, i);
   }
 }
@@ -201,6 +209,8 @@ void WaitGraph::find_waits(size_t i, const Json& peer) {
   if (receives) x_waits.push_back({i, other, name, why_of_receive(peer, name)});
   // The process waits for its own NIC.
   const bool own = text_of(peer, "moving_for") == "flush";
+  if (other == kNobody && (sends || receives || !own))
+    x_unseen.insert(is_on_host(peer) ? key_on_host(x_processes[i], name) : name);
   if (moves) x_waits.push_back({i, own ? i : other, name, why_of_move(peer, name)});
 }
 

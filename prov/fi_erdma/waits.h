@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -35,6 +36,8 @@ class WaitGraph {
   /// The processes at the ends of all chains of waits: others wait for them, and they wait for
   /// none.
   std::vector<size_t> ends() const;
+  /// The number of processes that others wait for and that are not among the given ones.
+  size_t unseen() const { return x_unseen.size(); }
   /// One cycle of processes that wait for each other; empty if there is none.
   std::vector<size_t> circle() const;
 
@@ -55,6 +58,7 @@ class WaitGraph {
   /// For each job: the processes that send nothing, and why.
   std::unordered_map<std::string, std::vector<std::pair<size_t, const char*>>> x_silent;
   std::vector<Wait> x_waits;  ///< in the order of `from`
+  std::set<std::string> x_unseen;
 };
 
 /// The printable text of a member; empty if there is none.

@@ -309,6 +309,14 @@ class Hang(Job):
                   r"rank 0  .*\n +1 receive of 8 B from rank 1, .*: nothing has come",
                   r"rank 1  .*\n +1 send of 4.00 MiB to \d+\.\d+\.\d+\.\d+:\d+, .*: announced, and not asked for")
 
+    def test_several_processes_that_are_not_seen_are_not_called_one(self):
+        ranks = self.job(4)
+        for waits, peer in [(0, 2), (1, 3)]:
+            ranks[waits].receive(ranks[peer], 8)
+            ranks[waits].poll()
+        self.told(ranks[:2], ["unmatched", "unmatched"],
+                  r"^2 of 2 processes wait; all wait in the end for processes that are not seen here\.")
+
     def test_prometheus_gets_what_waits_and_for_how_long(self):
         ranks = self.job(2)
         ranks[0].receive(ranks[1], 8)

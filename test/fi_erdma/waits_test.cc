@@ -44,4 +44,23 @@ TEST(a_send_tells_that_its_receiver_keeps_no_more_messages) {
          "unexpected messages");
 }
 
+/// Of two processes, each of which sends to one that is not among them.
+size_t unseen(const char* peer, const char* other_peer, const char* other_host, const char* path) {
+  const Json sender = {{"sends", 1}, {"send_bytes", 4096}};
+  Json one = document(1, "a", peer, sender, true), two = document(2, "b", other_peer, sender, true);
+  two["host"] = other_host;
+  one["peers"][0]["path"] = two["peers"][0]["path"] = path;
+  const WaitGraph graph({one, two});
+  ck_assert(graph.ends() == std::vector<size_t>{fi_erdma::kNobody});
+  return graph.unseen();
+}
+
+TEST(processes_that_are_not_seen_are_counted) {
+  ck_assert_uint_eq(unseen("c", "c", "node1", "shm"), 1);
+  ck_assert_uint_eq(unseen("c", "d", "node1", "shm"), 2);
+  ck_assert_uint_eq(unseen("c", "c", "node2", "nic"), 1);
+  // Addresses of shared memory are those of one host.
+  ck_assert_uint_eq(unseen("c", "c", "node2", "shm"), 2);
+}
+
 }  // namespace
