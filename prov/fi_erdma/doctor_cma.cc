@@ -154,7 +154,18 @@ void report_refusal(Report& report, const std::string& trouble, const std::strin
                                    : "sysctl kernel.yama.ptrace_scope=0 permits it"));
 }
 
-/// Where CMA works.
+/// Where CMA works between two children of one process.
+void report_permission(Report& report) {
+  const std::string other = trouble_between(Kin::stranger);
+  if (other.empty())
+    report.ok("CMA both ways between processes, also without a common launcher");
+  else
+    report.ok(
+        fmt::format("CMA both ways between processes of one launcher; those of others copy: {} "
+                    "(FI_ERDMA_PTRACER=any admits them)",
+                    other));
+}
+
 void report_cost(Report& report, const std::string& cost) {
   if (is_switched_off("FI_ERDMA_CMA"))
     report.slower("W405",
@@ -176,16 +187,15 @@ std::string sandbox_text() {
 
 void check_cma(Report& report, const std::string& cost) {
   const std::string trouble = trouble_between(Kin::sibling);
-  if (!trouble.empty()) return report_refusal(report, trouble, cost);
-  const std::string other = trouble_between(Kin::stranger);
-  if (other.empty())
-    report.ok("CMA both ways between processes, also without a common launcher");
+  const bool shm_is_off = is_switched_off("FI_ERDMA_SHM");
+  const bool wanted = !shm_is_off && !is_switched_off("FI_ERDMA_CMA");
+  if (!trouble.empty() && wanted) return report_refusal(report, trouble, cost);
+  if (trouble.empty())
+    report_permission(report);
   else
-    report.ok(
-        fmt::format("CMA both ways between processes of one launcher; those of others copy: {} "
-                    "(FI_ERDMA_PTRACER=any admits them)",
-                    other));
-  report_cost(report, cost);
+    report.ok(fmt::format("CMA between processes is refused, and not wanted ({}=off): {}",
+                          shm_is_off ? "FI_ERDMA_SHM" : "FI_ERDMA_CMA", trouble));
+  if (!shm_is_off) report_cost(report, cost);
 }
 
 }  // namespace fi_erdma

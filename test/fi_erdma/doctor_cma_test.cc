@@ -171,4 +171,27 @@ TEST(cma_that_is_switched_off_is_slower) {
       "6 GiB/s");
 }
 
+TEST(cma_that_is_refused_and_switched_off_has_the_code_of_the_switch) {
+  setenv("FI_ERDMA_CMA", "off", 1);
+  const auto findings = findings_of_cma(true, "none", "copied: 3 GiB/s");
+  ck_assert_uint_eq(findings.size(), 2);
+  ck_assert_int_eq(int(findings[0].grade), int(Grade::ok));
+  ck_assert_str_eq(findings[0].text.c_str(),
+                   "CMA between processes is refused, and not wanted (FI_ERDMA_CMA=off): "
+                   "process_vm_readv: Operation not permitted");
+  ck_assert_str_eq(findings[1].code.c_str(), "W405");
+}
+
+TEST(cma_is_no_trouble_where_shared_memory_is_switched_off, 2) {
+  setenv("FI_ERDMA_SHM", "off", 1);
+  if (_i) setenv("FI_ERDMA_CMA", "off", 1);
+  const Finding refused = finding_of_cma(true, "none");
+  ck_assert_int_eq(int(refused.grade), int(Grade::ok));
+  ck_assert_str_eq(refused.text.c_str(),
+                   "CMA between processes is refused, and not wanted (FI_ERDMA_SHM=off): "
+                   "process_vm_readv: Operation not permitted");
+  const Finding permitted = finding_of_cma(false, nullptr);
+  ck_assert_str_eq(permitted.text.c_str(), kWithoutLauncher);
+}
+
 }  // namespace
