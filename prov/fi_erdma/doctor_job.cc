@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -16,8 +17,9 @@ namespace {
 /// A line of a document: grade, group, code, text. A document may hold anything.
 using Line = std::tuple<std::string, std::string, std::string, std::string>;
 
-/// Removes measured speeds, which differ between hosts.
-std::string without_speed(std::string text) {
+/// Removes what differs between hosts that are alike: measured speeds, and the numbers that each
+/// kernel gives its network namespaces.
+std::string comparable(std::string text) {
   const size_t begin = text.find(" (1 MiB: ");
   const size_t end = begin == text.npos ? begin : text.find(')', begin);
   if (end != text.npos) text.erase(begin, end + 1 - begin);
@@ -25,12 +27,13 @@ std::string without_speed(std::string text) {
   constexpr std::string_view kCopied = "copied: ";
   const size_t rates = text.find(kCopied);
   if (rates != text.npos) text.erase(rates + kCopied.size());
+  text.erase(std::min(text.find(", here net:["), text.size()));
   return text;
 }
 
 Line line_of(const Json& finding) {
   return {text_of(finding, "grade"), text_of(finding, "group"), text_of(finding, "code"),
-          without_speed(text_of(finding, "text"))};
+          comparable(text_of(finding, "text"))};
 }
 
 std::string names(const std::set<std::string>& hosts) {
