@@ -25,7 +25,10 @@ class Busy {
   }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
-  ~Busy() { x_target.busy.store(0, std::memory_order_release); }
+  ~Busy() {
+    x_target.region.store(0, std::memory_order_relaxed);
+    x_target.busy.store(0, std::memory_order_release);
+  }
 
  private:
   QpShared& x_target;
@@ -207,12 +210,22 @@ Executed copy_result(int error, Cause cause) {
   return kill(IBV_WC_REM_ACCESS_ERR, cause, true);
 }
 
+/// Tells the owner which region this access has found, so that it can withdraw others meanwhile, as
+/// with a NIC. For short accesses that is not worth the store to the owner's cache line. A WRITE
+/// with immediate data may go on to the region of a receive.
+void tell_region(Remote& remote, const Work& work) {
+  constexpr uint32_t kLong = 64 << 10;
+  if (work.length >= kLong && work.opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
+    remote.shared().region.store(work.rkey, std::memory_order_release);
+}
+
 Executed write(Process& process, Remote& remote, const Work& work, const Pieces& pieces) {
   if (work.length == 0) return {};
   const MrEntry* mr = remote.process->find(work.rkey, work.remote_address, work.length,
                                            IBV_ACCESS_REMOTE_WRITE, remote.shared().pd);
   if (mr == nullptr) return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
   uint64_t address = mr->address + (work.remote_address - mr->iova);
+  tell_region(remote, work);
   return copy_result(
       store(process.fabric, *remote.process, mr, pieces.iov, pieces.count, address, work.length),
       Cause::remote_access);
@@ -224,6 +237,7 @@ Executed read(Process& process, Remote& remote, const Work& work, const Pieces& 
                                            IBV_ACCESS_REMOTE_READ, remote.shared().pd);
   if (mr == nullptr) return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
   uint64_t address = mr->address + (work.remote_address - mr->iova);
+  tell_region(remote, work);
   read_gpu(process.fabric, *remote.process, mr);
   if (pieces.gpu == nullptr)
     return copy_result(remote.process->read(pieces.iov[0].iov_base, address, work.length),

@@ -88,6 +88,7 @@ struct QpShared {
   /// busy_word() of the process that accesses the owner's memory, or 0.
   alignas(64) std::atomic<uint64_t> busy;
   std::atomic<uint32_t> heard;      ///< a packet has arrived
+  std::atomic<uint32_t> region;     ///< key of the owner's region that `busy` accesses; 0: any
   std::atomic<uint64_t> rq_head;    ///< number of receives consumed
   std::atomic<uint64_t> ring_tail;  ///< bytes of the payload ring that were used
   // The owner writes this.

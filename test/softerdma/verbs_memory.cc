@@ -244,7 +244,7 @@ SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
     std::lock_guard guard(process.mutex);
     process.mrs.as<MrEntry>()[mr->handle].key.store(0, std::memory_order_seq_cst);
     for (uint32_t i = 0; i < process.highest_qp; ++i) {
-      if (Qp* qp = process.qps[i].load(); qp != nullptr) quiesce(process, *qp);
+      if (Qp* qp = process.qps[i].load(); qp != nullptr) quiesce(process, *qp, mr->rkey);
     }
     const Device& device = *Context::from(handle->context).device;
     if (process.mrs.as<MrEntry>()[mr->handle].posted != 0)

@@ -194,16 +194,19 @@ void meet_peer(Process& process, const Qp& qp) {
 
 }  // namespace
 
-void quiesce(Process& process, Qp& qp) {
+void quiesce(Process& process, Qp& qp, uint32_t key) {
   QpShared& shared = qp.shared();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (shared.busy.load() == 0) return;
   uint64_t begin = now_ns();
   while (uint64_t busy = shared.busy.load(std::memory_order_acquire)) {
+    const uint32_t region = shared.region.load(std::memory_order_acquire);
+    if (key != 0 && region != 0 && region != key) return;
     // A process that dies during an access leaves its word here, and writes no more. The record
     // lock shows its death. The adapter's thread may not notice it, as it may wait for a mutex that
     // the caller holds.
     if (is_dead(process, busy)) {
+      shared.region.store(0);
       shared.busy.compare_exchange_strong(busy, 0);
       continue;
     }

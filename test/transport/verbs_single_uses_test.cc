@@ -148,6 +148,24 @@ TEST(what_nobody_uses_is_deregistered_by_itself_and_found_by_no_other_use) {
   while (rig.log.count() > 0) sched_yield();
 }
 
+/// The thread gathers regions only while there is room for more. Rows: regions, bytes.
+TEST(what_waits_to_be_deregistered_waits_less_where_room_is_short, 2) {
+  SingleUses::Limits limits = kLater;
+  limits.gather_ms = 3'600'000;
+  if (_i == 0) limits.max_regions = 8;
+  if (_i == 1) limits.max_bytes = Arena::bytes(32);
+  Limited rig(limits);
+  for (int twice = 0; twice < 2; ++twice) {
+    for (int times = 0; times < 5; ++times) {
+      Registration use;
+      ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+      rig.cache.release(use);
+    }
+    ck_assert_uint_eq(rig.log.made, 5u * unsigned(twice + 1));
+    while (rig.log.count() > 0) sched_yield();
+  }
+}
+
 /// A region that waits to be deregistered is destroyed at once if a limit on bytes or regions, or
 /// the room of the device, is reached.
 TEST(what_waits_to_be_deregistered_takes_nobodys_room, 3) {
