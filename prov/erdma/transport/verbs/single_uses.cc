@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -46,18 +45,28 @@ SingleUses::~SingleUses() {
 }
 
 void SingleUses::evict_loop() noexcept {
-  constexpr timespec kWhile{0, 1'000'000};  // so that other regions retire meanwhile
   for (;;) {
-    pollfd wake{x_wake.fd(), POLLIN, 0};
-    if (::poll(&wake, 1, -1) < 0) continue;
-    x_wake.drain();
-    {
-      std::lock_guard guard(x_mutex);
-      if (x_stop) return;
-    }
-    (void)::nanosleep(&kWhile, nullptr);
+    wait(-1);
+    if (must_stop()) return;
+    wait(x_limits.gather_ms);
+    if (must_stop()) return;
     (void)destroy_retired();
   }
+}
+
+void SingleUses::wait(int timeout_ms) noexcept {
+  {
+    std::lock_guard guard(x_mutex);
+    if (x_hurry) return;
+  }
+  pollfd wake{x_wake.fd(), POLLIN, 0};
+  (void)::poll(&wake, 1, timeout_ms);
+  x_wake.drain();
+}
+
+bool SingleUses::must_stop() noexcept {
+  std::lock_guard guard(x_mutex);
+  return x_stop;
 }
 
 /// A child gets the memory that no transfer uses any more.
@@ -75,6 +84,8 @@ bool SingleUses::destroy_retired() noexcept {
   util::IntrusiveList<CachedRegion> retired;
   {
     std::lock_guard guard(x_mutex);
+    x_retired_bytes = x_retired_regions = 0;
+    x_hurry = false;
     while (CachedRegion* entry = x_retired.pop_front()) retired.push_back(*entry);
   }
   const bool any = !retired.empty();
@@ -140,15 +151,23 @@ bool SingleUses::should_register(const iovec* memory, size_t count) noexcept {
 void SingleUses::release(const Registration& registration) noexcept {
   if (x_epoch != util::process_epoch()) return;
   auto* const entry = static_cast<CachedRegion*>(registration.entry);
-  if (x_evict_thread.running()) {
-    std::lock_guard guard(x_mutex);
-    if (x_retired.empty()) x_wake.ring();
-    x_retired.push_back(*entry);
-    return;
-  }
+  if (x_evict_thread.running()) return retire(*entry);
   x_maker->destroy(entry->region);
   give_back(entry->range.bytes());
   delete entry;
+}
+
+/// Leaves the region to the thread, which waits for others only while few are retired. Otherwise a
+/// transfer would have to deregister them to make room.
+void SingleUses::retire(CachedRegion& entry) noexcept {
+  std::lock_guard guard(x_mutex);
+  x_retired_bytes += entry.range.bytes();
+  ++x_retired_regions;
+  const bool many =
+      x_retired_regions > x_limits.max_regions / 2 || x_retired_bytes > x_limits.max_bytes / 2;
+  if (x_retired.empty() || (many && !x_hurry)) x_wake.ring();
+  x_hurry = many;
+  x_retired.push_back(entry);
 }
 
 /// -FI_EAGAIN: other uses hold too much now. -FI_ENOMEM: the device has no room.

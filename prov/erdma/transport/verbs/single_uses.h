@@ -34,6 +34,9 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
     size_t least_bytes = kLeastBytes;  ///< of all pieces: shorter uses are not worth a registration
     /// A thread deregisters several regions at a time, so that no transfer waits for it.
     bool later = false;
+    /// How long the thread lets regions retire. It often shares a core with the transfers, and each
+    /// time that it runs costs them two switches between threads.
+    int gather_ms = 10;
     /// children do not get memory that is registered when they begin
     bool kept_from_children = false;
     const Device* device = nullptr;  ///< retired regions make room for its other memory
@@ -57,6 +60,9 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
   void made(size_t bytes) noexcept;
   void warn() noexcept;
   void evict_loop() noexcept;
+  void wait(int timeout_ms) noexcept;
+  bool must_stop() noexcept;
+  void retire(CachedRegion& entry) noexcept;
   bool destroy_retired() noexcept;
   bool evict_after(int error) noexcept override;
   void before_fork() noexcept override;
@@ -68,12 +74,14 @@ class SingleUses final : public RegistrationCache, private util::BeforeFork, pri
   std::mutex x_mutex;
   CopyNotices x_notices;
   util::IntrusiveList<CachedRegion> x_retired;  ///< without users
+  size_t x_retired_bytes = 0, x_retired_regions = 0;
+  bool x_hurry = false;  ///< too many are retired for the thread to wait for more
   bool x_stop = false;
   size_t x_bytes = 0, x_regions = 0;
   RefusedSize x_refused;
   const uint32_t x_epoch = util::process_epoch();
   std::mutex x_destroy_mutex;  ///< held while retired regions are destroyed; taken before x_mutex
-  util::EventFd x_wake;        ///< rings when the first region retires
+  util::EventFd x_wake;        ///< rings when the first region retires, and at x_hurry
   util::Thread x_evict_thread;
 };
 
