@@ -319,6 +319,10 @@ struct MrCase {
 };
 
 const MrCase kMrCases[] = {
+    {0, 0, 0},
+    {0, 0, kMode, FI_RMA},
+    {0, kMrBasic, kMrBasic, FI_RMA},
+    {0, kMode, kMode, FI_RMA},
     {FI_VERSION(1, 0), 0, kMrBasic},
     {FI_VERSION(1, 4), kMrBasic, kMrBasic},
     {FI_VERSION(1, 4), kMrScalable, kMrScalable},

@@ -78,7 +78,9 @@ const ClientCase kClientCases[] = {
     {{"mpich", "5.0", fi_erdma::hints::kMpich},
      2,
      [](const fi_info& i) {
-       return i.domain_attr->threading == FI_THREAD_DOMAIN && i.domain_attr->cq_data_size >= 4 &&
+       // Without these bits MPICH's windows use keys of its own, and offsets.
+       return i.domain_attr->mr_mode == erdma::fabric::kMrMode &&
+              i.domain_attr->threading == FI_THREAD_DOMAIN && i.domain_attr->cq_data_size >= 4 &&
               i.domain_attr->data_progress == FI_PROGRESS_MANUAL && (i.caps & FI_MULTI_RECV) &&
               (i.caps & FI_RMA && i.caps & FI_ATOMIC) && i.ep_attr->max_msg_size >= 16384 &&
               i.domain_attr->av_type == FI_AV_TABLE &&
@@ -165,6 +167,15 @@ TEST(the_answer_is_accepted_as_hints_and_by_fi_domain, std::size(kClientCases)) 
   ck_assert_int_eq(query(api_of(attempt), first.get(), second), 0);
   ck_assert_uint_eq(second->caps, first->caps);
   ck_assert_int_eq(erdma::fabric::check_info(api_of(attempt), *first), 0);
+}
+
+TEST(a_caller_that_names_no_api_gets_the_bits_of_mr_mode) {
+  InfoPtr info, again;
+  ck_assert_int_eq(query(0, nullptr, info), 0);
+  ck_assert_int_eq(info->domain_attr->mr_mode, erdma::fabric::kMrMode);
+  ck_assert_int_eq(query(0, info.get(), again), 0);
+  ck_assert_int_eq(again->domain_attr->mr_mode, erdma::fabric::kMrMode);
+  ck_assert_int_eq(erdma::fabric::check_info(0, *info), 0);
 }
 
 TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {

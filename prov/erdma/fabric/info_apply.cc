@@ -49,7 +49,7 @@ void apply_domain(fi_domain_attr& domain, uint32_t version, const fi_domain_attr
   domain.mr_mode &= (is_target(caps) || flushes ? kMrMode : 0) | FI_MR_HMEM;
   if (asked == kMrBasic || asked == kMrScalable) {
     domain.mr_mode = asked;
-  } else if (FI_VERSION_LT(version, FI_VERSION(1, 5))) {
+  } else if (FI_VERSION_LT(version, kMrModeBits) && version != kNoVersion) {
     domain.mr_mode = kMrBasic;  // keys are the provider's
   }
   domain.caps = answer_caps(domain.caps, hints ? hints->caps : 0, caps);

@@ -12,8 +12,7 @@
 namespace erdma::fabric {
 namespace {
 
-constexpr uint32_t kMrModeBits = FI_VERSION(1, 5);  ///< API since which mr_mode is a set of bits
-constexpr uint32_t kSockaddrIp = 17;                ///< FI_SOCKADDR_IP of 2.x headers
+constexpr uint32_t kSockaddrIp = 17;  ///< FI_SOCKADDR_IP of 2.x headers
 
 int refuse(const char* attribute, const std::string& asked, const std::string& offered) {
   if (refusal_matters()) tell_kept_back();
@@ -82,7 +81,7 @@ int check_fabric(const fi_fabric_attr& offer, const fi_fabric_attr& hints) {
 /// Targets of one-sided operations need the bits of kMrMode, and FI_HMEM needs FI_MR_HMEM.
 int check_mr_mode(uint32_t version, int asked, uint64_t caps) {
   const bool pure = asked == kMrBasic || asked == kMrScalable;
-  const bool valid = FI_VERSION_LT(version, kMrModeBits)
+  const bool valid = FI_VERSION_LT(version, kMrModeBits) && version != kNoVersion
                          ? asked == 0 || pure
                          : pure || !(asked & (kMrBasic | kMrScalable));
   const auto asked_text = [&] { return text(static_cast<uint32_t>(asked), FI_TYPE_MR_MODE); };

@@ -51,10 +51,14 @@ constexpr bool is_target(uint64_t caps) noexcept {
   if (!(caps & kOneSidedCaps)) return false;
   return (caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) || !(caps & (FI_READ | FI_WRITE));
 }
-/// True if an application with this `mr_mode` can have a target.
+/// Version 0.0, which names no API. MPICH uses it in a call without hints, and copies the answer
+/// into hints of a newer API, where it does not understand kMrBasic.
+inline constexpr uint32_t kNoVersion = FI_VERSION(0, 0);
+inline constexpr uint32_t kMrModeBits =
+    FI_VERSION(1, 5);  ///< API since which mr_mode is a set of bits
+/// True if an application with this valid `mr_mode` can have a target.
 constexpr bool mode_permits_target(uint32_t version, int mr_mode) noexcept {
-  if (mr_mode == kMrBasic) return true;
-  if (FI_VERSION_LT(version, FI_VERSION(1, 5))) return mr_mode == 0;
+  if (mr_mode == kMrBasic || (FI_VERSION_LT(version, kMrModeBits) && mr_mode == 0)) return true;
   return mr_mode != kMrScalable && (mr_mode & kMrMode) == kMrMode;
 }
 
