@@ -2,8 +2,10 @@
 
 #include <sched.h>
 #include <sys/types.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -28,6 +30,20 @@ inline bool others_sleep() {
 inline pid_t quiet_fork() {
   for (int quiet = 0; quiet < 2; sched_yield()) quiet = others_sleep() ? quiet + 1 : 0;
   return fork();
+}
+
+/// True if `check` returns true in a child of quiet_fork(). A child that hangs ends after ten
+/// seconds.
+template <typename Check>
+bool holds_in_child(Check check) {
+  const pid_t child = quiet_fork();
+  if (child == 0) {
+    std::signal(SIGALRM, SIG_DFL);
+    alarm(10);
+    _exit(check() ? 0 : 1);
+  }
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
 }
 
 }  // namespace erdma::test

@@ -5,15 +5,20 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include <rdma/fi_errno.h>
 
+#include "fake/captured_log.h"
 #include "libcheck.h"
+#include "quiet_fork.h"
+#include "util/process_epoch.h"
 
 using erdma::fabric::EventQueue;
 using erdma::fabric::make_event_queue;
+using erdma::test::holds_in_child;
 
 namespace {
 
@@ -274,6 +279,37 @@ TEST(close_is_refused_while_a_thread_reads) {
   ck_assert_int_gt(write(eq, 1), 0);
   reader.join();
   ck_assert_int_eq(result, sizeof(fi_eq_entry));
+  ck_assert_int_eq(fi_close(&eq->fid), 0);
+}
+
+TEST(a_child_closes_a_queue_that_a_thread_of_the_parent_reads) {
+  erdma::util::register_fork_handler();
+  fid_eq* eq = open_queue();
+  std::thread reader([&] {
+    fi_eq_entry entry;
+    uint32_t event;
+    ck_assert_int_gt(fi_eq_sread(eq, &event, &entry, sizeof(entry), -1, 0), 0);
+  });
+  while (!EventQueue::from(eq).sleeping()) sched_yield();
+  ck_assert(holds_in_child([&] { return fi_close(&eq->fid) == 0; }));
+  ck_assert_int_gt(write(eq, 1), 0);
+  reader.join();
+  ck_assert_int_eq(fi_close(&eq->fid), 0);
+}
+
+/// The thread logs that the queue is overrun while it holds the mutex.
+TEST(a_child_closes_a_queue_whose_mutex_a_thread_of_the_parent_holds) {
+  erdma::util::register_fork_handler();
+  fid_eq* eq = open_queue();
+  for (size_t i = 0; i < EventQueue::kProviderEvents; ++i)
+    EventQueue::from(eq).post(FI_NOTIFY, numbered(i));
+  std::unique_lock log(erdma::test::g_log_mutex);
+  std::thread poster([&] { EventQueue::from(eq).post(FI_NOTIFY, numbered(0)); });
+  ck_assert(holds_in_child([&] { return fi_close(&eq->fid) == 0; }));
+  ck_assert(erdma::test::g_log.empty());  // the thread is still in the middle
+  log.unlock();
+  poster.join();
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "overrun"));
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
 

@@ -10,6 +10,7 @@
 #include "fabric/cq.h"
 #include "fabric/rig.h"
 #include "fake/progress_source.h"
+#include "quiet_fork.h"
 
 // libfabric 2 deprecates wait sets; applications of API 1.x use them.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -209,6 +210,39 @@ TEST(close_is_refused_while_a_thread_waits) {
   write(eq);
   waiter.join();
   ck_assert_int_eq(fi_close(&eq->fid), 0);
+}
+
+/// The thread of the parent holds the mutex of the set, or it sleeps.
+TEST(a_child_closes_a_set_that_a_thread_of_the_parent_is_in, 2) {
+  Set set;
+  Queue queue(set);
+  std::atomic<bool> inside{false}, forked{false};
+  const auto tell = [](std::atomic<bool>& event) {
+    event = true;
+    event.notify_one();
+  };
+  if (_i == 0) {
+    queue.source.hand_in([&] {
+      tell(inside);
+      forked.wait(false);
+    });
+  } else {
+    queue.source.still_wanted = [&] {
+      tell(inside);
+      return true;
+    };
+  }
+  std::thread waiter([&] { ck_assert_int_eq(fi_wait(set.wait, kForever), 0); });
+  inside.wait(false);
+  ck_assert(holds_in_child([&] {
+    queue.cq->detach(queue.source);
+    return fi_close(&queue.cq->fid) == 0 && fi_close(&set.wait->fid) == 0 &&
+           fi_close(&set.fabric->fid) == 0;
+  }));
+  tell(forked);
+  queue.complete();
+  waiter.join();
+  queue.read();
 }
 
 TEST(what_is_closed_has_no_news) {

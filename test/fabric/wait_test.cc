@@ -12,6 +12,8 @@
 #include "fabric/cq.h"
 #include "fake/progress_source.h"
 #include "libcheck.h"
+#include "quiet_fork.h"
+#include "util/process_epoch.h"
 
 using erdma::fabric::CompletionQueue;
 using erdma::fabric::Deadline;
@@ -249,26 +251,53 @@ TEST(trywait_asks_every_object) {
   ck_assert_int_eq(fi_close(fids[1]), 0);
 }
 
-TEST(queue_is_not_closed_under_a_reader) {
-  OptionalLock lock(true);
-  fi_cq_attr attr{};
-  attr.wait_obj = FI_WAIT_UNSPEC;
-  CompletionQueue& cq = **make_cq({lock, 0, false, {}}, &attr, nullptr);
+namespace {
+
+/// A queue on which a thread sleeps until the destructor.
+struct ReadQueue {
+  ReadQueue() {
+    reader = std::thread([this] {
+      fi_cq_entry entry;
+      result = fi_cq_sread(&cq, &entry, 1, nullptr, -1);
+    });
+    for (bool asleep = false; !asleep; sched_yield()) {
+      const std::lock_guard guard(lock);
+      asleep = cq.sleeping();
+    }
+  }
+  ~ReadQueue() {
+    {
+      const std::lock_guard guard(lock);
+      cq.push({}, nullptr);
+    }
+    reader.join();
+    ck_assert_int_eq(result, 1);
+    ck_assert_int_eq(fi_close(&cq.fid), 0);
+  }
+  ReadQueue(const ReadQueue&) = delete;
+  ReadQueue& operator=(const ReadQueue&) = delete;
+
+  static CompletionQueue& open(OptionalLock& lock) {
+    fi_cq_attr attr{};
+    attr.wait_obj = FI_WAIT_UNSPEC;
+    return **make_cq({lock, 0, false, {}}, &attr, nullptr);
+  }
+
+  OptionalLock lock{true};
+  CompletionQueue& cq = open(lock);
   ssize_t result = 0;
-  std::thread reader([&] {
-    fi_cq_entry entry;
-    result = fi_cq_sread(&cq, &entry, 1, nullptr, -1);
-  });
-  for (bool asleep = false; !asleep; sched_yield()) {
-    const std::lock_guard guard(lock);
-    asleep = cq.sleeping();
-  }
-  for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&cq.fid), -FI_EBUSY);
-  {
-    const std::lock_guard guard(lock);
-    cq.push({}, nullptr);
-  }
-  reader.join();
-  ck_assert_int_eq(result, 1);
-  ck_assert_int_eq(fi_close(&cq.fid), 0);
+  std::thread reader;
+};
+
+}  // namespace
+
+TEST(queue_is_not_closed_under_a_reader) {
+  ReadQueue queue;
+  for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&queue.cq.fid), -FI_EBUSY);
+}
+
+TEST(a_child_closes_a_queue_that_a_thread_of_the_parent_reads) {
+  erdma::util::register_fork_handler();
+  ReadQueue queue;
+  ck_assert(holds_in_child([&] { return fi_close(&queue.cq.fid) == 0; }));
 }

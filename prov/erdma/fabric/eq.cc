@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include <rdma/fi_errno.h>
@@ -168,7 +169,7 @@ ssize_t EventQueue::read_blocking(uint32_t* event, void* buffer, size_t length, 
 
 bool EventQueue::sleeping() noexcept {
   const std::lock_guard guard(x_mutex);
-  return x_blocked != 0;
+  return x_blocked != 0 && x_mutex.owned();
 }
 
 int EventQueue::control(int command, void* argument) noexcept {

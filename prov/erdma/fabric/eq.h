@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <vector>
 
 #include <rdma/fabric.h>
@@ -13,6 +12,7 @@
 #include "fabric/fid_ops.h"
 #include "fabric/wait_set.h"
 #include "util/fd.h"
+#include "util/lock.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
@@ -50,7 +50,7 @@ class EventQueue final : public FidObject<EventQueue, fid_eq> {
   ssize_t write(uint32_t event, const void* buffer, size_t length, uint64_t flags) noexcept;
   ssize_t read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
                         uint64_t flags) noexcept;
-  /// True if a thread is in a blocking call: then the queue can't be closed.
+  /// True if a thread of this process is in a blocking call: then the queue can't be closed.
   bool sleeping() noexcept;
   int control(int command, void* argument) noexcept;
   int close() noexcept;
@@ -70,7 +70,7 @@ class EventQueue final : public FidObject<EventQueue, fid_eq> {
   void signal() noexcept;
 
   const uint32_t x_api_version;
-  std::mutex x_mutex;
+  util::OwnedMutex x_mutex;
   std::deque<Event> x_events;
   bool x_overrun = false;
   const bool x_writable;  ///< opened with FI_WRITE

@@ -80,7 +80,9 @@ class Pollable {
 
   bool is_bound() const noexcept { return x_bound != 0; }
   /// True if fi_close must return -FI_EBUSY.
-  bool in_use() const noexcept { return x_bound || x_waitable.busy() || x_waitable.blocked() != 0; }
+  bool in_use() const noexcept {
+    return x_bound || x_waitable.busy() || (x_waitable.blocked() != 0 && x_lock.owned());
+  }
 
   /// Destroys `self`, which is this object, after it has left its wait set, so that no thread of
   /// the set looks at it any more.

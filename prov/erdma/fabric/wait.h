@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,7 +18,6 @@
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/lock.h"
-#include "util/process_epoch.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
@@ -89,7 +87,7 @@ class WaitObject {
   bool take_signal() noexcept;
 
   /// False in a forked child.
-  bool owned() const noexcept { return x_epoch == util::process_epoch(); }
+  bool owned() const noexcept { return x_mutex.owned(); }
 
  private:
   struct Half {
@@ -102,11 +100,10 @@ class WaitObject {
     bool rung = false;  ///< `event` is readable
   };
 
-  WaitObject() noexcept : x_epoch(util::process_epoch()) {}
+  WaitObject() noexcept = default;
 
   Half x_watchers, x_sleepers;
-  const uint32_t x_epoch;
-  mutable std::mutex x_mutex;
+  mutable util::OwnedMutex x_mutex;
   uint64_t x_generation = 0;  ///< signals so far
   unsigned x_inside = 0;      ///< threads between enter() and leave()
   unsigned x_owed = 0;        ///< how many of them were signalled

@@ -86,7 +86,7 @@ int WaitSet::wait(int timeout_ms) noexcept {
   return result;
 }
 
-void WaitSet::sleep(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+void WaitSet::sleep(std::unique_lock<util::OwnedMutex>& lock, const Deadline& deadline,
                     Readiness found) noexcept {
   // No member has news. So an earlier wake-up is obsolete once the threads that it woke have
   // looked.
@@ -114,7 +114,8 @@ int WaitSet::control(int command, void* argument) noexcept {
 }
 
 int WaitSet::close() noexcept {
-  if (const std::lock_guard guard(x_mutex); !x_members.empty() || x_inside) return -FI_EBUSY;
+  const auto in_use = [this] { return !x_members.empty() || (x_inside && x_mutex.owned()); };
+  if (const std::lock_guard guard(x_mutex); in_use()) return -FI_EBUSY;
   delete this;
   return 0;
 }

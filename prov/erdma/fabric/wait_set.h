@@ -10,6 +10,7 @@
 
 #include "fabric/fid_ops.h"
 #include "fabric/wait.h"
+#include "util/lock.h"
 
 namespace erdma::fabric {
 
@@ -39,10 +40,10 @@ class WaitSet final : public FidObject<WaitSet, fid_wait> {
  private:
   Readiness look() noexcept;
   void tell() noexcept;
-  void sleep(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+  void sleep(std::unique_lock<util::OwnedMutex>& lock, const Deadline& deadline,
              Readiness found) noexcept;
 
-  std::mutex x_mutex;
+  util::OwnedMutex x_mutex;
   std::vector<fid_t> x_members;
   unsigned x_inside = 0;  ///< threads in wait()
   uint64_t x_news = 0;    ///< number of times that look() found news
