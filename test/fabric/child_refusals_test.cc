@@ -3,8 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <cstdlib>
 
+#include "fabric/cq.h"
 #include "fabric/trigger_rig.h"
 #include "quiet_fork.h"
 
@@ -14,15 +17,18 @@
 namespace {
 
 using namespace erdma::test;
+using erdma::fabric::CompletionQueue;
 
 TEST_CASE(.set_up = on_shm);
 
 /// Fails with the number, from 1, of the first call in a child that does not return
-/// -FI_EOPBADSTATE.
+/// -FI_EOPBADSTATE. A child that hangs ends after ten seconds.
 template <typename Calls>
 void expect_refused_in_child(Calls calls) {
   const pid_t child = quiet_fork();
   if (child == 0) {
+    std::signal(SIGALRM, SIG_DFL);
+    alarm(10);
     int number = 0;
     for (const ssize_t result : calls()) {
       ++number;
@@ -93,6 +99,93 @@ TEST(what_is_due_in_a_child_is_an_error_completion) {
   ck_assert_int_eq(fi_recv(world.b.ep, world.bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
   world.add();
   ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &world.later);
+}
+
+/// Objects on which a thread may sleep.
+struct Sleepable {
+  Sleepable() {
+    fi_cntr_attr cntr_attr{};
+    fi_eq_attr eq_attr{};
+    fi_wait_attr set_attr{};
+    cntr_attr.wait_obj = eq_attr.wait_obj = set_attr.wait_obj = FI_WAIT_FD;
+    eq_attr.flags = FI_WRITE;
+    ck_assert_int_eq(fi_cntr_open(root.domain, &cntr_attr, &cntr, nullptr), 0);
+    ck_assert_int_eq(fi_cntr_open(root.domain, nullptr, &polled, nullptr), 0);
+    ck_assert_int_eq(fi_eq_open(root.fabric, &eq_attr, &eq, nullptr), 0);
+    ck_assert_int_eq(fi_wait_open(root.fabric, &set_attr, &set), 0);
+  }
+  ~Sleepable() {
+    for (const fid_t each : {&cntr->fid, &polled->fid, &eq->fid, &set->fid})
+      ck_assert_int_eq(fi_close(each), 0);
+  }
+  Sleepable(const Sleepable&) = delete;
+  Sleepable& operator=(const Sleepable&) = delete;
+
+  ssize_t read_eq(int timeout_ms) const {
+    uint32_t event;
+    fi_eq_entry entry;
+    return fi_eq_sread(eq, &event, &entry, sizeof(entry), timeout_ms, 0);
+  }
+  int try_wait(fid_t object) const { return fi_trywait(root.fabric, &object, 1); }
+
+  Root root;
+  Port port{root, FI_WAIT_FD};
+  fid_cq* const cq = port.cq;
+  fid_cntr *cntr = nullptr, *polled = nullptr;
+  fid_eq* eq = nullptr;
+  fid_wait* set = nullptr;
+};
+
+TEST(no_thread_may_sleep_on_what_the_parent_opened, 3) {
+  const Sleepable all;
+  const int timeout_ms = std::array{0, 1, -1}[size_t(_i)];
+  expect_refused_in_child([&] {
+    fi_cq_tagged_entry entry;
+    return std::vector<ssize_t>{
+        fi_cq_sread(all.cq, &entry, 1, nullptr, timeout_ms),
+        fi_cq_sread(all.cq, nullptr, 0, nullptr, timeout_ms),
+        fi_cntr_wait(all.cntr, 1, timeout_ms),
+        fi_cntr_wait(all.polled, 1, timeout_ms),
+        all.read_eq(timeout_ms),
+        fi_wait(all.set, timeout_ms),
+    };
+  });
+}
+
+TEST(no_thread_may_watch_a_descriptor_that_the_parent_opened) {
+  const Sleepable all;
+  expect_refused_in_child([&] {
+    return std::vector<ssize_t>{all.try_wait(&all.cq->fid), all.try_wait(&all.cntr->fid),
+                                all.try_wait(&all.eq->fid), all.try_wait(&all.set->fid)};
+  });
+}
+
+TEST(a_child_can_read_what_was_reported_before_the_fork, 3) {
+  const Sleepable all;
+  const int timeout_ms = std::array{0, 1, -1}[size_t(_i)];
+  const fi_eq_entry event{};
+  CompletionQueue::from(all.cq).push({}, nullptr);
+  ck_assert_int_eq(fi_cntr_add(all.cntr, 1), 0);
+  ck_assert_int_eq(fi_eq_write(all.eq, FI_NOTIFY, &event, sizeof(event), 0), sizeof(event));
+  ck_assert(holds_in_child([&] {
+    fi_cq_tagged_entry entry;
+    return all.try_wait(&all.cq->fid) == -FI_EAGAIN && all.try_wait(&all.eq->fid) == -FI_EAGAIN &&
+           all.try_wait(&all.cntr->fid) == -FI_EAGAIN &&
+           fi_cq_sread(all.cq, &entry, 1, nullptr, timeout_ms) == 1 &&
+           fi_cntr_wait(all.cntr, 1, timeout_ms) == 0 &&
+           all.read_eq(timeout_ms) == ssize_t(sizeof(event));
+  }));
+}
+
+TEST(a_poll_set_finds_no_news_in_an_event_queue_of_the_parent) {
+  Sleepable all;
+  fid_poll* polls = nullptr;
+  fi_poll_attr attr{};
+  ck_assert_int_eq(fi_poll_open(all.root.domain, &attr, &polls), 0);
+  ck_assert_int_eq(fi_poll_add(polls, &all.eq->fid, 0), 0);
+  void* context = nullptr;
+  ck_assert(holds_in_child([&] { return fi_poll(polls, &context, 1) == 0; }));
+  ck_assert_int_eq(fi_close(&polls->fid), 0);
 }
 
 TEST(a_wait_set_of_the_parent_is_refused) {

@@ -79,6 +79,7 @@ int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
     x_waitable.progress();
     if (x_now.successes >= threshold) return 0;
     if (x_now.failures != failures_before) return -FI_EAVAIL;
+    if (!x_lock.owned()) return -FI_EOPBADSTATE;
     if (over) return -FI_ETIMEDOUT;
     x_waitable.sleep(lock, deadline);
   }

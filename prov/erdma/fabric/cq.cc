@@ -43,6 +43,7 @@ inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sou
   return result;
 }
 
+/// A forked child takes what was reported before the fork, and never waits.
 template <typename E>
 ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* condition,
                                        int timeout_ms, fi_addr_t* sources) noexcept {
@@ -61,7 +62,7 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
   const WaitObject::Ticket ticket = wait->enter();
   ssize_t result;
   for (;;) {
-    const bool over = wait->signalled(ticket) || deadline.left() == 0;
+    const bool over = !x_lock.owned() || wait->signalled(ticket) || deadline.left() == 0;
     if (!enough()) x_waitable.progress();
     if (over || enough()) {
       result = count != 0 ? x_ring.read<E>(entries, count, sources) : probe();
@@ -70,7 +71,7 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
     x_waitable.sleep(lock, deadline);
   }
   wait->leave(ticket);
-  return result;
+  return result == -FI_EAGAIN && !x_lock.owned() ? -FI_EOPBADSTATE : result;
 }
 
 ssize_t CompletionQueue::read_error(fi_cq_err_entry* error, uint64_t) noexcept {

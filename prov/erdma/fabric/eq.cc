@@ -84,7 +84,8 @@ void EventQueue::post_error(const fi_eq_err_entry& error) noexcept {
 
 int EventQueue::try_wait() noexcept {
   const std::lock_guard guard(x_mutex);
-  return readable() ? -FI_EAGAIN : 0;
+  if (readable()) return -FI_EAGAIN;
+  return x_mutex.owned() ? 0 : -FI_EOPBADSTATE;
 }
 
 ssize_t EventQueue::read(uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept {
@@ -155,6 +156,7 @@ ssize_t EventQueue::read_blocking(uint32_t* event, void* buffer, size_t length, 
   for (;;) {
     const ssize_t rc = read_locked(event, buffer, length, flags);
     if (rc != -FI_EAGAIN) return rc;
+    if (!x_mutex.owned()) return -FI_EOPBADSTATE;
     pollfd wait{x_wait.get(), POLLIN, 0};
     ++x_blocked;
     lock.unlock();

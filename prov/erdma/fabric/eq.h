@@ -40,7 +40,8 @@ class EventQueue final : public FidObject<EventQueue, fid_eq> {
   void bound() noexcept { x_bound.fetch_add(1, std::memory_order_relaxed); }
   void unbound() noexcept { x_bound.fetch_sub(1, std::memory_order_relaxed); }
 
-  /// For fi_trywait(3): 0 if the caller may block on the descriptor, else -FI_EAGAIN.
+  /// For fi_trywait(3): 0 if the caller may block on the descriptor, -FI_EAGAIN if there is
+  /// something to read, or -FI_EOPBADSTATE in a forked child.
   int try_wait() noexcept;
   int join(fid_wait* set) { return x_membership.join(set, &fid, x_wait.get()); }
 

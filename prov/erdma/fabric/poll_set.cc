@@ -44,7 +44,7 @@ bool has_news(fid_t object, bool told) noexcept {
     case FI_CLASS_CNTR:
       return Counter::from(object).poll(told);
     default:
-      return EventQueue::from(object).try_wait() != 0;
+      return EventQueue::from(object).try_wait() == -FI_EAGAIN;
   }
 }
 

@@ -56,7 +56,9 @@ class Pollable {
   template <typename T>
   static int try_wait(T& self) noexcept {
     if (!self.x_waitable.wait_object()) return -FI_EINVAL;
-    return self.prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
+    const Readiness found = self.prepare_wait();
+    if (found != Readiness::news && !self.x_lock.owned()) return -FI_EOPBADSTATE;
+    return found == Readiness::armed ? 0 : -FI_EAGAIN;
   }
 
   /// Makes a T with the wait object that its attributes ask for. The caller has checked `attr`.

@@ -20,7 +20,7 @@ Readiness readiness(fid_t object) noexcept {
     case FI_CLASS_CNTR:
       return Counter::from(object).prepare_wait();
     default:
-      return EventQueue::from(object).try_wait() ? Readiness::news : Readiness::armed;
+      return EventQueue::from(object).try_wait() == -FI_EAGAIN ? Readiness::news : Readiness::armed;
   }
 }
 
@@ -65,7 +65,7 @@ Readiness WaitSet::look() noexcept {
 }
 
 int WaitSet::wait(int timeout_ms) noexcept {
-  if (!x_wait->owned()) return -FI_EOPBADSTATE;
+  if (!x_mutex.owned()) return -FI_EOPBADSTATE;
   const Deadline deadline(timeout_ms);
   std::unique_lock lock(x_mutex);
   ++x_inside;
@@ -103,6 +103,7 @@ void WaitSet::sleep(std::unique_lock<util::OwnedMutex>& lock, const Deadline& de
 }
 
 int WaitSet::try_wait() noexcept {
+  if (!x_mutex.owned()) return -FI_EOPBADSTATE;
   const std::lock_guard guard(x_mutex);
   // Cleared before look(), which may make the descriptor readable again.
   (void)x_wait->clear_watchers();
