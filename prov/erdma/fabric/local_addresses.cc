@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <utility>
 
 #include "util/error_text.h"
 #include "util/log.h"
@@ -34,29 +35,26 @@ bool global(const ifaddrs& interface, const SocketAddress& address) noexcept {
 }  // namespace
 
 LocalAddresses LocalAddresses::load() {
-  LocalAddresses result;
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
     ERDMA_WARN(FABRIC, "cannot list the addresses of this host: %s\n",
                util::ErrorText(errno).c_str());
-    return result;
+    return {};
   }
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
 
-  std::vector<SocketAddress> loopback, others;
+  std::vector<SocketAddress> globals, rest;
   for (const ifaddrs* interface = list; interface; interface = interface->ifa_next) {
     const SocketAddress address = address_of(*interface);
-    if (!address.set()) continue;
-    if (global(*interface, address)) {
-      result.x_addresses.push_back(address);
-    } else {
-      (address.loopback() ? loopback : others).push_back(address);
-    }
+    if (address.set()) (global(*interface, address) ? globals : rest).push_back(address);
   }
-  result.x_first_loopback = result.x_addresses.size();
-  result.x_addresses.insert(result.x_addresses.end(), loopback.begin(), loopback.end());
-  result.x_addresses.insert(result.x_addresses.end(), others.begin(), others.end());
-  return result;
+  return {std::move(globals), rest};
+}
+
+LocalAddresses::LocalAddresses(std::vector<SocketAddress> global,
+                               const std::vector<SocketAddress>& rest)
+    : x_addresses(std::move(global)), x_globals(x_addresses.size()) {
+  x_addresses.insert(x_addresses.end(), rest.begin(), rest.end());
 }
 
 bool LocalAddresses::contains(const SocketAddress& address) const noexcept {
@@ -69,7 +67,7 @@ bool LocalAddresses::contains(const SocketAddress& address) const noexcept {
 SocketAddress LocalAddresses::primary(sa_family_t family) const noexcept {
   for (size_t i = 0; i < x_addresses.size(); ++i) {
     const SocketAddress& address = x_addresses[i];
-    if (address.family() == family && (i < x_first_loopback || address.loopback())) return address;
+    if (address.family() == family && (i < x_globals || address.loopback())) return address;
   }
   return {};
 }

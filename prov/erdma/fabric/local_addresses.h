@@ -10,6 +10,10 @@ namespace erdma::fabric {
 class LocalAddresses {
  public:
   static LocalAddresses load();
+  LocalAddresses() = default;
+  /// `global` addresses can be used by other hosts; the `rest` are loopback and link-local ones.
+  LocalAddresses(std::vector<util::SocketAddress> global,
+                 const std::vector<util::SocketAddress>& rest);
 
   /// True if `address` (with any port) is an address of this namespace. Every loopback address is.
   bool contains(const util::SocketAddress& address) const noexcept;
@@ -19,7 +23,7 @@ class LocalAddresses {
 
  private:
   std::vector<util::SocketAddress> x_addresses;
-  size_t x_first_loopback = 0;
+  size_t x_globals = 0;  ///< number of global ones, which come first
 };
 
 }  // namespace erdma::fabric
