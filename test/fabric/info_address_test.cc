@@ -7,8 +7,12 @@
 
 #include "fabric/info_query.h"
 #include "fake/captured_log.h"
+#include "fake/devices.h"
 
+using erdma::fabric::find_infos;
+using erdma::fabric::Host;
 using erdma::fabric::InfoPtr;
+using erdma::fabric::LocalAddresses;
 using namespace erdma::test;
 
 namespace {
@@ -47,6 +51,29 @@ TEST(a_service_with_fi_source_is_a_port_of_the_primary_address) {
   ck_assert_int_eq(query(kVersion, nullptr, info, nullptr, "5001", FI_SOURCE), 0);
   ck_assert(source_of(*info).same_host(source_of(*plain)));
   ck_assert_int_eq(source_of(*info).port(), 5001);
+}
+
+/// As in a pod that has only IPv6.
+TEST(a_service_with_fi_source_leaves_the_family_open) {
+  const LocalAddresses only_ipv6({host_address("2001:db8::1")},
+                                 {host_address("127.0.0.1"), host_address("::1")});
+  const Host host{erdma::fabric::read_settings(&g_provider), only_ipv6, {}};
+  for (const char* service : {static_cast<const char*>(nullptr), "5001"}) {
+    fi_info* found = nullptr;
+    const uint64_t flags = service ? FI_SOURCE : 0;
+    ck_assert_int_eq(find_infos({kVersion, nullptr, service, flags, nullptr}, host, &found), 0);
+    const InfoPtr info(found);
+    ck_assert_uint_eq(info->addr_format, FI_SOCKADDR_IN6);
+    check_text(source_of(*info).host_string(), "2001:db8::1");
+    ck_assert_int_eq(source_of(*info).port(), service ? 5001 : 0);
+  }
+}
+
+TEST(a_wildcard_with_fi_source_has_the_family_of_its_text) {
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, nullptr, info, "::", "5001", FI_SOURCE), 0);
+  ck_assert_uint_eq(info->addr_format, FI_SOCKADDR_IN6);
+  ck_assert(!source_of(*info).wildcard());
 }
 
 TEST(a_node_without_fi_source_is_the_destination) {

@@ -159,6 +159,15 @@ TEST(a_service_alone_is_the_port_on_every_nic) {
   check_text(source_of(*answer.list->next).to_string(), "10.0.1.1:7000");
 }
 
+TEST(a_service_alone_leaves_the_family_to_each_nic) {
+  any_nic();
+  const Devices devices = {kTwo[0], make_nic("erdma_1", "fd00::1")};
+  const Answer answer = ask(devices, nullptr, {nullptr, "7000", FI_SOURCE});
+  check_text(answer.names(), "erdma_0 erdma_1");
+  check_text(source_of(*answer.list).to_string(), "10.0.0.1:7000");
+  check_text(source_of(*answer.list->next).to_string(), "[fd00::1]:7000");
+}
+
 TEST(a_destination_is_in_each_info) {
   any_nic();
   const Answer answer = ask(kTwo, nullptr, {"10.9.9.9", "7000", FI_NUMERICHOST});

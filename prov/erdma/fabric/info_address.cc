@@ -104,7 +104,10 @@ int resolve_addresses(const char* node, const char* service, uint64_t flags, con
   Result<SocketAddress> found = find(names_source, "src_addr", hints ? hints->src_addr : nullptr,
                                      hints ? hints->src_addrlen : 0);
   if (!found) return found.error();
-  if (family == AF_UNSPEC) family = found->family();
+  // getaddrinfo() adds a wildcard to a service without a node. Then each host, and each NIC, uses
+  // the family that it has.
+  const bool any_family = names_source && !node;
+  if (family == AF_UNSPEC && !any_family) family = found->family();
   result = {*found, *destination, family};
   return 0;
 }
