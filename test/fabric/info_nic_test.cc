@@ -132,6 +132,43 @@ TEST(an_unknown_domain_name_is_no_data_with_a_reason) {
   ck_assert(contains(only_log_line(), "erdma_9"));
 }
 
+/// The only line that a user of FI_PROVIDER=erdma sees.
+std::string refusal(const Devices& devices, const fi_info* hints, const Where& where = {}) {
+  g_log_level = FI_LOG_WARN;
+  setenv("FI_PROVIDER", "erdma", 1);
+  ck_assert_int_eq(ask(devices, hints, where).status, -FI_ENODATA);
+  return only_log_line();
+}
+
+TEST(a_domain_name_of_a_nic_that_is_not_used_is_no_data_with_the_reason) {
+  any_nic();
+  InfoPtr hints = make_hints();
+  hints->domain_attr->name = strdup("erdma_1");
+  const std::string line = refusal({kTwo[0], make_nic("erdma_1", "10.0.1.1", false)}, hints.get());
+  ck_assert_msg(contains(line, "erdma_1"), "%s", line.c_str());
+  ck_assert_msg(contains(line, "port 1 (eth1) is DOWN"), "%s", line.c_str());
+}
+
+TEST(a_family_that_no_nic_has_is_no_data_with_its_name, 2) {
+  any_nic();
+  InfoPtr hints = make_hints();
+  hints->addr_format = _i ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
+  const std::string line = refusal({make_nic("erdma_0", _i ? "fd00::1" : "10.0.0.1")}, hints.get());
+  ck_assert_msg(contains(line, _i ? "IPv4" : "IPv6"), "%s", line.c_str());
+  ck_assert_msg(contains(line, "every NIC"), "%s", line.c_str());
+}
+
+/// The family of the node, which only another NIC than the named one has.
+TEST(a_family_that_the_named_nic_lacks_is_no_data_with_both_names) {
+  any_nic();
+  InfoPtr hints = make_hints();
+  hints->domain_attr->name = strdup("erdma_0");
+  const std::string line = refusal({kTwo[0], make_nic("erdma_1", "fd00::1")}, hints.get(),
+                                   {"fd00::2", "7000", FI_NUMERICHOST});
+  ck_assert_msg(contains(line, "IPv6"), "%s", line.c_str());
+  ck_assert_msg(contains(line, "erdma_0"), "%s", line.c_str());
+}
+
 TEST(a_source_node_selects_the_nic_with_that_address) {
   any_nic();
   const Answer answer = ask(kTwo, nullptr, {"10.0.1.1", "7000", FI_SOURCE});
@@ -324,6 +361,15 @@ TEST(shared_memory_switched_off_leaves_nothing_without_a_nic) {
   setenv("FI_ERDMA_SHM", "off", 1);
   ck_assert_int_eq(ask({}).status, -FI_ENODATA);
   ck_assert(contains(only_log_line(), "FI_ERDMA_SHM=off"));
+}
+
+TEST(shared_memory_both_chosen_and_switched_off_is_a_contradiction) {
+  setenv("FI_ERDMA_DEVICE", "shm", 1);
+  setenv("FI_ERDMA_SHM", "off", 1);
+  const std::string line = refusal(kTwo, nullptr);
+  ck_assert_msg(contains(line, "FI_ERDMA_DEVICE=shm"), "%s", line.c_str());
+  ck_assert_msg(contains(line, "FI_ERDMA_SHM=off"), "%s", line.c_str());
+  ck_assert_msg(!contains(line, "no RDMA device"), "%s", line.c_str());
 }
 
 // Keys.

@@ -40,12 +40,14 @@ bool wants_shm(const Settings& settings) noexcept {
   return std::ranges::find(settings.devices, kShmDevice) != settings.devices.end();
 }
 
+bool shm_alone(const Settings& settings) noexcept {
+  return settings.devices.size() == 1 && wants_shm(settings);
+}
+
 /// Listing devices opens them, so no device is listed if the user wants none.
 std::vector<DeviceReport> survey(const Host& host) {
-  const std::vector<std::string>& wanted = host.settings.devices;
-  const bool shm_only = wanted.size() == 1 && wants_shm(host.settings);
-  if (shm_only) return {};
-  return survey_devices(host.devices(), wanted);
+  if (shm_alone(host.settings)) return {};
+  return survey_devices(host.devices(), host.settings.devices);
 }
 
 /// One notice about devices per process: applications call fi_getinfo repeatedly.
@@ -74,6 +76,10 @@ int check_named(const Host& host, const std::vector<DeviceReport>& reports, bool
 /// used, unless the user asked for "shm".
 int permit_single_host(const Host& host, const fi_info* hints,
                        const std::vector<DeviceReport>& reports) {
+  if (shm_alone(host.settings) && host.settings.shm == Switch::off) {
+    ERDMA_REFUSE("FI_ERDMA_DEVICE=shm and FI_ERDMA_SHM=off contradict each other: unset one");
+    return -FI_ENODATA;
+  }
   if (host.settings.shm == Switch::off) {
     ERDMA_REFUSE("no NIC to use (%s), and FI_ERDMA_SHM=off", reasons(reports).c_str());
     return -FI_ENODATA;
@@ -141,6 +147,30 @@ void put(InfoPtr& list, InfoPtr info, bool first) noexcept {
   last->next = info.release();
 }
 
+/// Logs why no NIC fits the hints, although one can be used. `domain` may be null.
+void refuse_nics(const char* domain, const InfoAddresses& asked,
+                 const std::vector<DeviceReport>& reports) {
+  const auto named = std::ranges::find_if(
+      reports, [&](const DeviceReport& report) { return domain && report.device.name == domain; });
+  if (named != reports.end() && !named->usable) {
+    ERDMA_REFUSE("hints ask domain_attr->name %s, which is not used: %s", domain,
+                 named->reason.c_str());
+    return;
+  }
+  const auto has_family = [&](const DeviceReport& report) {
+    return report.usable && (!domain || report.device.name == domain) &&
+           preferred_address(report.device.addresses, asked.family).set();
+  };
+  if ((!domain || named != reports.end()) && std::ranges::none_of(reports, has_family)) {
+    ERDMA_REFUSE("hints or node ask for %s addresses, which %s lacks",
+                 asked.family == AF_INET6 ? "IPv6" : "IPv4", domain ? domain : "every NIC");
+    return;
+  }
+  ERDMA_REFUSE("no NIC has the domain name %s and the source address %s that were asked",
+               domain ? domain : "(any)",
+               asked.source.set() ? asked.source.host_string().c_str() : "(any)");
+}
+
 /// One info per NIC that fits the hints. The NIC on the route to the destination comes first.
 int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& asked,
                 const std::vector<DeviceReport>& reports, fi_info** result) {
@@ -159,10 +189,7 @@ int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& a
     describe_nic(*info, report.device, source);
     put(list, std::move(info), by_route.set() && source.same_host(by_route));
   }
-  if (!list)
-    ERDMA_REFUSE("no NIC has the domain name %s and the source address %s that were asked",
-                 domain ? domain : "(any)",
-                 asked.source.set() ? asked.source.host_string().c_str() : "(any)");
+  if (!list) refuse_nics(domain, asked, reports);
   *result = list.release();
   return *result ? 0 : -FI_ENODATA;
 }
