@@ -83,6 +83,19 @@ TEST(local_peers_share_memory_under_the_name_of_the_nic) {
   ck_assert_uint_eq(nic_bytes(), 0);
 }
 
+/// The loopback interface is not the host's first one, if the host has another.
+TEST(a_wildcard_source_means_the_address_of_the_nic) {
+  setenv("SOFTERDMA_DEVICES", "erdma_0,ip=127.0.0.1", 1);
+  fi_info* const info = get_info();
+  const SocketAddress nic = SocketAddress::from_sockaddr(info->src_addr, info->src_addrlen);
+  auto* const source = static_cast<sockaddr_in*>(info->src_addr);
+  source->sin_addr.s_addr = htonl(INADDR_ANY);
+  Root root(info);
+  Port a(root), b(root);
+  ck_assert(name_of(a).same_host(nic) && name_of(b).same_host(nic));
+  exchange_all_ways(a, b);
+}
+
 TEST_CASE(.set_up = on_nic, .offered = can_watch_memory);
 
 TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {

@@ -64,9 +64,11 @@ inline fi_info* get_info(const Ask& ask = {}) {
 
 /// Fabric and domain.
 struct Root {
-  explicit Root(const Ask& ask = {}) : info(get_info(ask)) {
+  explicit Root(const Ask& ask = {}) : Root(get_info(ask), ask.version) {}
+  /// Takes ownership of the info.
+  explicit Root(fi_info* asked, uint32_t version = Ask{}.version) : info(asked) {
     ck_assert_int_eq(provider()->fabric(info->fabric_attr, &fabric, nullptr), 0);
-    fabric->api_version = ask.version;
+    fabric->api_version = version;
     ck_assert_int_eq(fi_domain(fabric, info, &domain, nullptr), 0);
     // An application may close an endpoint at any time, and the number of unfinished operations
     // then depends on the peer. The tests of test/protocol check them exactly.

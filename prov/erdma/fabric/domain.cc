@@ -34,10 +34,16 @@ bool needs_lock(const fi_info& info) noexcept {
          wants_auto_progress(info);
 }
 
+/// True if the source address is that of a host, and not a wildcard.
+bool names_host(const fi_info& info) noexcept {
+  const auto address = util::SocketAddress::from_sockaddr(info.src_addr, info.src_addrlen);
+  return address.set() && !address.wildcard();
+}
+
 util::SocketAddress own_host(const fi_info& info, const LocalAddresses& local) noexcept {
-  auto address = util::SocketAddress::from_sockaddr(info.src_addr, info.src_addrlen);
-  if (!address.set() || address.wildcard())
-    address = local.primary(info.addr_format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_INET);
+  util::SocketAddress address =
+      names_host(info) ? util::SocketAddress::from_sockaddr(info.src_addr, info.src_addrlen)
+                       : local.primary(info.addr_format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_INET);
   address.set_port(0);
   return address;
 }
@@ -69,7 +75,7 @@ Domain::~Domain() = default;
 int Domain::start(const fi_info& info) {
   const char* name = info.domain_attr ? info.domain_attr->name : nullptr;
   const bool on_nic = name && strcmp(name, kShmDomainName) != 0;
-  if (on_nic && !info.src_addr) x_own_address = address_of_device(name, info.addr_format);
+  if (on_nic && !names_host(info)) x_own_address = address_of_device(name, info.addr_format);
   if (!x_own_address.set()) return -FI_EADDRNOTAVAIL;
   if (on_nic)
     if (const int bad = x_transports.open_nic(info, x_own_address, cuda_for(info.caps))) return bad;
