@@ -89,7 +89,7 @@ TEST(a_thread_that_nobody_could_wake_is_not_started) {
   util::OptionalLock lock(true);
   // The kernel refuses so without memory, or at its limit of watches (max_user_watches).
   fake::refuse_call(SYS_epoll_ctl, ENOSPC);
-  ck_assert_int_eq(AutoProgress::start(lock).error(), -FI_ENOMEM);
+  ck_assert_int_eq(AutoProgress::start(lock).error(), -FI_ENOSPC);
 }
 
 /// The flags that pthread_create(3) passes to clone(2). Only clones with them are refused, as the

@@ -3,6 +3,7 @@
 #include <sys/un.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -81,6 +82,22 @@ TEST(local_peers_share_memory_under_the_name_of_the_nic) {
   }
   ck_assert_uint_gt(shm_bytes(), 0);
   ck_assert_uint_eq(nic_bytes(), 0);
+}
+
+TEST(a_domain_on_a_nic_that_has_gone_says_so) {
+  const Root root;
+  fi_info* const info = get_info();
+  std::free(info->src_addr);
+  info->src_addr = nullptr;
+  info->src_addrlen = 0;
+  std::free(info->domain_attr->name);
+  info->domain_attr->name = strdup("erdma_9");
+  fid_domain* domain = nullptr;
+  ck_assert_int_eq(fi_domain(root.fabric, info, &domain, nullptr), -FI_EADDRNOTAVAIL);
+  const std::lock_guard log_guard(erdma::test::g_log_mutex);
+  const std::string& line = g_log.back().text;
+  ck_assert_msg(contains(line, "erdma_9: there is no IPv4 address on a NIC"), "%s", line.c_str());
+  fi_freeinfo(info);
 }
 
 /// The loopback interface is not the host's first one, if the host has another.

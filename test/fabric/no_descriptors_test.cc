@@ -4,9 +4,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <mutex>
 
 #include "fabric/rig.h"
+#include "fake/captured_log.h"
 #include "transport/simulated_device.h"
 
 // For wait sets, which libfabric 2 deprecates.
@@ -21,6 +24,15 @@ rlim_t next_descriptor() {
   ck_assert_int_ge(next, 0);
   close(next);
   return rlim_t(next);
+}
+
+/// True if a line since the last call said what the user can do.
+bool remedy_told() {
+  const std::lock_guard guard(g_log_mutex);
+  const bool told = std::ranges::any_of(
+      g_log, [](const LogLine& line) { return contains(line.text, "(ulimit -n) [W403]"); });
+  g_log.clear();
+  return told;
 }
 
 /// Runs the call with 0, 1, 2, ... free descriptors until it succeeds. Returns how many it needs.
@@ -71,6 +83,7 @@ TEST(each_object_that_lacks_a_descriptor_says_so) {
   fid_wait* wait = nullptr;
   const auto each = [&](const char* name, auto open) {
     ck_assert_uint_ge(expect_refusals(name, open), 1);
+    ck_assert_msg(remedy_told(), "%s", name);
     ck_assert_int_eq(fi_close(made), 0);
   };
   each("fi_cq_open", [&] { return opened(fi_cq_open(root.domain, &cq_attr, &cq, nullptr), cq); });
@@ -101,6 +114,7 @@ TEST(a_domain_that_lacks_a_descriptor_for_its_thread_says_so) {
   fid_domain* domain = nullptr;
   const auto open = [&] { return fi_domain(root.fabric, root.info, &domain, nullptr); };
   ck_assert_uint_ge(expect_refusals("fi_domain", open), 2);
+  ck_assert(remedy_told());
   ck_assert_int_eq(fi_close(&domain->fid), 0);
 }
 

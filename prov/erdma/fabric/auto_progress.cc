@@ -14,6 +14,7 @@
 #include "util/error_text.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
+#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 namespace {
@@ -21,16 +22,19 @@ namespace {
 constexpr int kRoundLimit = 64;
 /// How often the thread polls if it can't watch a source.
 constexpr int kPollMilliseconds = 1;
+constexpr char kThreadText[] = "the progress thread of a domain";
 
 }  // namespace
 
 util::Result<std::unique_ptr<AutoProgress>> AutoProgress::start(util::OptionalLock& lock) {
   util::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return util::refused_descriptor(kThreadText, errno);
   util::EventFd wake;
-  if (!epoll || !wake) return -FI_EMFILE;
+  if (!wake) return util::refused_descriptor(kThreadText, errno);
   epoll_event event{};
   event.events = EPOLLIN;
-  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0) return -FI_ENOMEM;
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
+    return util::refused_descriptor(kThreadText, errno);
   std::unique_ptr<AutoProgress> made(new AutoProgress(lock, std::move(epoll), std::move(wake)));
   if (const int rc = made->x_thread.start<&AutoProgress::run>("erdma-progress", *made)) {
     ERDMA_WARN(DOMAIN, "cannot start a thread: %s\n", util::ErrorText(rc).c_str());

@@ -17,8 +17,8 @@ namespace erdma::fabric {
 /// thread does not exist, and the destructor only closes descriptors.
 class AutoProgress {
  public:
-  /// Starts the thread. A negative fi_errno: the process lacks descriptors, or the kernel refuses a
-  /// thread (logged). Throws std::bad_alloc.
+  /// Starts the thread. A negative fi_errno, after one log line: the kernel refuses descriptors or
+  /// a thread. Throws std::bad_alloc.
   static util::Result<std::unique_ptr<AutoProgress>> start(util::OptionalLock& lock);
   ~AutoProgress();
 

@@ -20,6 +20,7 @@
 #include "fabric/poll_set.h"
 #include "fabric/shared_receive.h"
 #include "hmem/cuda.h"
+#include "util/log.h"
 
 namespace erdma::fabric {
 namespace {
@@ -76,7 +77,13 @@ int Domain::start(const fi_info& info) {
   const char* name = info.domain_attr ? info.domain_attr->name : nullptr;
   const bool on_nic = name && strcmp(name, kShmDomainName) != 0;
   if (on_nic && !names_host(info)) x_own_address = address_of_device(name, info.addr_format);
-  if (!x_own_address.set()) return -FI_EADDRNOTAVAIL;
+  if (!x_own_address.set()) {
+    ERDMA_NOTICE(device, DOMAIN, "cannot open domain %s: there is no %s address on %s",
+                 name ? name : kShmDomainName,
+                 info.addr_format == FI_SOCKADDR_IN6 ? "IPv6" : "IPv4",
+                 on_nic ? "a NIC of this name" : "this host");
+    return -FI_EADDRNOTAVAIL;
+  }
   if (on_nic)
     if (const int bad = x_transports.open_nic(info, x_own_address, cuda_for(info.caps))) return bad;
   if (!x_auto) return 0;

@@ -15,6 +15,7 @@
 
 #include "fabric/fabric.h"
 #include "util/log.h"
+#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 namespace {
@@ -236,7 +237,7 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, uint32_t api_
   util::Fd wait;
   if (attr->wait_obj != FI_WAIT_NONE) {
     wait.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wait) return -errno;
+    if (!wait) return util::refused_descriptor("an event queue", errno);
   }
   auto made = std::make_unique<EventQueue>(*attr, std::move(wait), api_version, siblings, context);
   if (attr->wait_obj == FI_WAIT_SET)

@@ -14,6 +14,7 @@
 #include "fabric/eq.h"
 #include "fabric/wait_set.h"
 #include "util/log.h"
+#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 
@@ -68,7 +69,7 @@ void WaitObject::Half::clear() noexcept {
 util::Result<std::unique_ptr<WaitObject>> WaitObject::create() {
   std::unique_ptr<WaitObject> made(new WaitObject);
   for (Half* half : {&made->x_watchers, &made->x_sleepers})
-    if (const int opened = half->open()) return opened;
+    if (const int opened = half->open()) return util::refused_descriptor("a wait object", -opened);
   return made;
 }
 

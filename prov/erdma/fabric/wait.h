@@ -60,6 +60,7 @@ class WaitObject {
   /// Identifies one blocking call of a thread, for signal().
   using Ticket = uint64_t;
 
+  /// A negative fi_errno, after one log line: the kernel refuses descriptors.
   static util::Result<std::unique_ptr<WaitObject>> create();
 
   int fd() const noexcept { return x_watchers.epoll.get(); }
