@@ -60,6 +60,51 @@ TEST(driver_tells_device_from_host_memory) {
   ck_assert(!cuda().any_device(&nothing, 1));
 }
 
+/// Memory of cuMemCreate() belongs to no context, and neither the thread nor the device has one.
+TEST(memory_is_named_without_a_context) {
+  erdma::test::g_made_by = erdma::test::MadeBy::mapping;
+  const DeviceMemory memory(100);
+  ck_assert_int_eq(cuDevicePrimaryCtxRelease_v2(0), kSuccess);
+  erdma::hmem::Allocation named, again;
+  std::thread([&] {
+    ck_assert(cuda().allocation(memory.at(5), named));
+    char byte = 0;
+    ck_assert_int_eq(cuda().copy(&byte, memory.at(0), 1), -FI_EIO);
+  }).join();
+  ck_assert_uint_eq(named.base, memory.pointer());
+  ck_assert_uint_gt(named.size, 100);
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "has no CUDA context"));
+  // A driver that does not tell the range by attributes does so in a context.
+  Context context = nullptr;
+  ck_assert_int_eq(cuDevicePrimaryCtxRetain(&context, 0), kSuccess);
+  ck_assert_int_eq(softcuda_control("fail cuPointerGetAttribute error=1 n=2 times=1"), 0);
+  ck_assert(cuda().allocation(memory.at(5), again));
+  ck_assert_uint_eq(softcuda_calls("cuMemGetAddressRange"), 1);
+  ck_assert(again.base == named.base && again.size == named.size && again.id == named.id);
+}
+
+TEST(adjacent_mappings_are_one_range) {
+  constexpr size_t kPiece = size_t(2) << 20;
+  const MemAllocationProperties wanted{1, 0, {1, 0}, nullptr, {}};
+  const DeviceMemory context(8);
+  DevicePointer range = 0;
+  ck_assert_int_eq(cuMemAddressReserve(&range, 3 * kPiece, 0, 0, 0), 0);
+  for (size_t i = 0; i < 2; ++i) {
+    PhysicalMemory piece = 0;
+    ck_assert_int_eq(cuMemCreate(&piece, kPiece, &wanted, 0), 0);
+    ck_assert_int_eq(cuMemMap(range + i * kPiece, kPiece, 0, piece, 0), 0);
+    ck_assert_int_eq(cuMemRelease(piece), 0);
+  }
+  const auto* const first = reinterpret_cast<const char*>(range);
+  ck_assert(cuda().covers(first, 2 * kPiece));
+  ck_assert(cuda().covers(first + 7, 2 * kPiece - 7));
+  ck_assert(!cuda().covers(first + 7, 2 * kPiece - 6));
+  ck_assert(!cuda().covers(first + 2 * kPiece, 1));
+  ck_assert(cuda().covers(context.at(1), 7) && !cuda().covers(context.at(1), 8));
+  for (size_t i = 0; i < 2; ++i) ck_assert_int_eq(cuMemUnmap(range + i * kPiece, kPiece), 0);
+  ck_assert_int_eq(cuMemAddressFree(range, 3 * kPiece), 0);
+}
+
 TEST(freed_memory_is_no_device_memory) {
   void* freed = nullptr;
   {

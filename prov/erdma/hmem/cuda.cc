@@ -63,11 +63,24 @@ bool Cuda::is_device(const void* pointer) const noexcept {
   return usable() && x_api.is_device(pointer);
 }
 
+bool Cuda::is_managed(const void* pointer) const noexcept {
+  unsigned managed = 0;
+  return usable() &&
+         x_api.cuPointerGetAttribute(&managed, kPointerIsManaged, address_of(pointer)) ==
+             kSuccess &&
+         managed;
+}
+
 bool Cuda::covers(const void* pointer, size_t length) const noexcept {
-  Allocation found;
-  if (!allocation(pointer, found)) return false;
-  const uintptr_t offset = address_of(pointer) - found.base;
-  return offset <= found.size && length <= found.size - offset;
+  for (uintptr_t at = address_of(pointer);;) {
+    Allocation found;
+    if (!allocation(pointer_to(at), found)) return false;
+    const size_t here = found.base + found.size - at;
+    if (length <= here) return true;
+    if (x_api.context_of(pointer)) return false;  // not made by cuMemMap()
+    at += here;
+    length -= here;
+  }
 }
 
 bool Cuda::orders_nic_writes(const void* pointer) const noexcept {
@@ -80,16 +93,9 @@ bool Cuda::orders_nic_writes(const void* pointer) const noexcept {
 }
 
 bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
-  if (!is_device(pointer)) return false;
-  const EnteredContext in(x_api, pointer);
-  if (!in.get()) return false;
-  DevicePointer base = 0;
-  unsigned long long id = 0;
-  Result rc = x_api.cuMemGetAddressRange_v2(&base, &found.size, address_of(pointer));
-  if (rc == kSuccess) rc = x_api.cuPointerGetAttribute(&id, kPointerBufferId, base);
-  found.base = base;
-  found.id = id;
-  return rc == kSuccess;
+  if (!is_device(pointer) || !x_api.range(pointer, found.base, found.size)) return false;
+  found.id = x_api.buffer_id(found.base);
+  return found.id != 0;
 }
 
 /// The driver exports whole host pages only, but an allocation may begin anywhere in a page.
@@ -151,9 +157,12 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
   std::optional<EnteredContext> in;
   if (usable()) in.emplace(x_api, to, from);
   if (in && in->get()) return copy_in(in->get(), to, from, length);
-  ERDMA_NOTICE(gpu_refused, EP_DATA, "GPU memory could not be copied: %s",
-               in ? "the CUDA driver does not know it, it may have been freed"
-                  : "CUDA can't be used in a forked process");
+  const char* why = "the CUDA driver does not know it, it may have been freed";
+  if (!in)
+    why = "CUDA can't be used in a forked process";
+  else if (is_device(to) || is_device(from))
+    why = "the thread has no CUDA context, and the GPU has no active primary context";
+  ERDMA_NOTICE(gpu_refused, EP_DATA, "GPU memory could not be copied: %s", why);
   return -FI_EIO;
 }
 

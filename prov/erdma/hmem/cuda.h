@@ -41,7 +41,11 @@ class Cuda final : public DeviceMemory {
   /// access by the CPU would migrate it. Each call asks the driver, since the application allocates
   /// and frees memory at any time.
   bool is_device(const void* pointer) const noexcept override;
-  /// True if [pointer, +length) lies inside one allocation of device memory.
+  /// True for managed memory, whose pages move between the GPU and the host: a registration would
+  /// keep pages that the memory has left.
+  bool is_managed(const void* pointer) const noexcept;
+  /// True if [pointer, +length) lies inside one allocation of device memory, or inside adjacent
+  /// mappings of cuMemMap().
   bool covers(const void* pointer, size_t length) const noexcept;
 
   /// True if a NIC's writes to this memory are visible to kernels that start after the writes

@@ -44,6 +44,24 @@ Device Functions::device_of(const void* pointer) const noexcept {
   return rc == kSuccess ? device : -1;
 }
 
+Context Functions::context_of(const void* pointer) const noexcept {
+  Context context = nullptr;
+  const Result rc = cuPointerGetAttribute(&context, kPointerContext, address_of(pointer));
+  return rc == kSuccess ? context : nullptr;
+}
+
+bool Functions::range(const void* pointer, uintptr_t& base, size_t& size) const noexcept {
+  DevicePointer start = 0;
+  Result rc = cuPointerGetAttribute(&start, kPointerRangeStart, address_of(pointer));
+  if (rc == kSuccess) rc = cuPointerGetAttribute(&size, kPointerRangeSize, address_of(pointer));
+  if (rc != kSuccess) {
+    const EnteredContext in(*this, pointer);
+    if (in.get()) rc = cuMemGetAddressRange_v2(&start, &size, address_of(pointer));
+  }
+  base = start;
+  return rc == kSuccess;
+}
+
 uint64_t Functions::buffer_id(DevicePointer address) const noexcept {
   unsigned long long id = 0;
   return cuPointerGetAttribute(&id, kPointerBufferId, address) == kSuccess ? id : 0;
@@ -77,10 +95,7 @@ EnteredContext::~EnteredContext() {
 Context EnteredContext::find(const void* one, const void* other) noexcept {
   Context found = nullptr;
   for (const void* pointer : {one, other})
-    if (pointer &&
-        x_api.cuPointerGetAttribute(&found, kPointerContext, address_of(pointer)) == kSuccess &&
-        found)
-      return found;
+    if (pointer && (found = x_api.context_of(pointer))) return found;
   for (const void* pointer : {one, other}) {
     if (!x_api.is_device(pointer)) continue;
     x_primary.emplace(x_api, x_api.device_of(pointer));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "hmem/cuda_api.h"
@@ -66,6 +68,11 @@ struct Functions {
   bool is_device(const void* pointer) const noexcept;
   /// The device that holds the memory; -1: it is not device memory.
   Device device_of(const void* pointer) const noexcept;
+  /// The context that the memory belongs to; null: it belongs to none, or is not device memory.
+  Context context_of(const void* pointer) const noexcept;
+  /// Finds the allocation that contains the pointer. Drivers before CUDA 10.2 need a context, of
+  /// the memory or of the thread, for that. False: it is not found.
+  bool range(const void* pointer, uintptr_t& base, size_t& size) const noexcept;
   /// CUDA's id of the memory that is at the address now, unique in the process; 0: there is none.
   uint64_t buffer_id(DevicePointer address) const noexcept;
 };
