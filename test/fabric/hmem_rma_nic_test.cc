@@ -259,6 +259,45 @@ TEST(region_of_a_part_of_an_allocation_is_just_that) {
   ck_assert_int_eq(seen[9097], '-');
 }
 
+/// As PyTorch's expandable segments do, if the NIC can register such memory.
+TEST(region_may_span_mappings) {
+  constexpr size_t kPiece = size_t(2) << 20;
+  setenv("SOFTERDMA_PEERMEM", "1", 1);
+  Root root(hmem_rma_ask());
+  Port port(root);
+  const fi_addr_t itself = port.insert(port);
+  const DeviceMemory context(8);
+  const MemAllocationProperties wanted{kMemoryPinned, 0, {kLocationDevice, 0}, nullptr, {}};
+  DevicePointer range = 0;
+  ck_assert_int_eq(cuMemAddressReserve(&range, 3 * kPiece, 0, 0, 0), 0);
+  for (size_t i = 0; i < 2; ++i) {
+    PhysicalMemory piece = 0;
+    ck_assert_int_eq(cuMemCreate(&piece, kPiece, &wanted, 0), 0);
+    ck_assert_int_eq(cuMemMap(range + i * kPiece, kPiece, 0, piece, 0), 0);
+    ck_assert_int_eq(cuMemRelease(piece), 0);
+  }
+  auto* const first = reinterpret_cast<char*>(range);
+  fid_mr* none = nullptr;
+  ck_assert_int_eq(fi_mr_reg(root.domain, first, 2 * kPiece + 1, FI_SEND, 0, 0, 0, &none, nullptr),
+                   -FI_EINVAL);
+  {
+    const Region region(root, first, 2 * kPiece);
+    const uint64_t number = 0x0123456789abcdef;
+    char scratch[8];
+    ck_assert_int_eq(
+        fi_write(port.ep, &number, 8, nullptr, itself, range + kPiece - 4, region.key(), nullptr),
+        0);
+    port.wait();
+    ck_assert_int_eq(
+        fi_read(port.ep, scratch, 8, nullptr, itself, range + kPiece - 4, region.key(), nullptr),
+        0);
+    port.wait();
+    ck_assert_uint_eq(number_at(first + kPiece - 4), number);
+  }
+  for (size_t i = 0; i < 2; ++i) ck_assert_int_eq(cuMemUnmap(range + i * kPiece, kPiece), 0);
+  ck_assert_int_eq(cuMemAddressFree(range, 3 * kPiece), 0);
+}
+
 TEST(address_that_comes_back_is_other_memory) {
   Root root(hmem_rma_ask());
   Port port(root);

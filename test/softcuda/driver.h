@@ -39,6 +39,7 @@ Result cuCtxGetDevice(Device* device);
 Result cuCtxSynchronize();
 
 Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes);
+Result cuMemAllocManaged(DevicePointer* pointer, size_t bytes, unsigned flags);
 Result cuMemFree_v2(DevicePointer pointer);
 Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* size, DevicePointer pointer);
 Result cuPointerGetAttribute(void* out, int attribute, DevicePointer pointer);

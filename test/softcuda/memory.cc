@@ -88,11 +88,12 @@ Result attribute_of(State& s, const Allocation& memory, int attribute, DevicePoi
     case kPointerBufferId:
       return give(out, static_cast<unsigned long long>(memory.buffer_id));
     case kPointerIsManaged:
-      return give(out, 0u);
+      return give(out, unsigned{memory.managed});
     case kPointerDeviceOrdinal:
       return give(out, memory.device);
     case kPointerIpcCapable:
-      return give(out, int{s.ipc && memory.ipc_source.empty() && !memory.physical});
+      return give(out,
+                  int{s.ipc && memory.ipc_source.empty() && !memory.physical && !memory.managed});
     case kPointerRangeStart:
       return give(out, DevicePointer(memory.base));
     case kPointerRangeSize:
@@ -146,6 +147,17 @@ Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
   made.device = made.context->device;
   s.allocations.emplace(made.base, made);
   *pointer = made.base;
+  return kSuccess;
+}
+
+/// Only the properties are those of managed memory: the processor has no access here either.
+Result cuMemAllocManaged(DevicePointer* pointer, size_t bytes, unsigned flags) {
+  if (const Result rc = enter("cuMemAllocManaged", Needs::context)) return rc;
+  if (flags != 1) return kInvalidValue;  // CU_MEM_ATTACH_GLOBAL
+  if (const Result rc = cuMemAlloc_v2(pointer, bytes)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  s.allocations.at(*pointer).managed = true;
   return kSuccess;
 }
 
@@ -230,7 +242,7 @@ Result cuIpcGetMemHandle(IpcMemHandle* out, DevicePointer pointer) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   const Allocation* found = s.find(pointer, 1);
-  if (!found || found->physical) return kInvalidValue;
+  if (!found || found->physical || found->managed) return kInvalidValue;
   if (!s.ipc || !found->ipc_source.empty()) return kNotSupported;
   Handle handle{};
   std::memcpy(handle.magic, kMagic, sizeof(kMagic));
@@ -307,7 +319,8 @@ Result cuMemGetHandleForAddressRange(void* out, DevicePointer pointer, size_t si
   if (pointer % kPage || size % kPage || size == 0) return kInvalidValue;
   const Allocation* found = s.find(pointer, 1);
   // The range must begin with the allocation, as the file has no other offset.
-  if (!found || found->base != pointer || size > pages(found->size)) return kInvalidValue;
+  if (!found || found->base != pointer || size > pages(found->size) || found->managed)
+    return kInvalidValue;
   const int fd = fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return kOutOfMemory;
   return give(out, fd);

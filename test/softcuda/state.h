@@ -32,6 +32,7 @@ struct Allocation {
   uint64_t buffer_id = 0;
   Device device = 0;
   ContextState* context = nullptr;  ///< it ends with this context; null: memory of cuMemMap()
+  bool managed = false;
   bool sync_memops = false;
   std::string ipc_source;  ///< handle, if it is mapped from another process
   unsigned ipc_uses = 0;

@@ -14,6 +14,7 @@
 #include "libcheck.h"
 #include "softcuda/device_memory.h"
 #include "transport/simulated_device.h"
+#include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/gpu_registrations.h"
 #include "transport/verbs/known_memory.h"
 #include "transport/verbs/shared_memory.h"
@@ -167,6 +168,23 @@ TEST(memory_that_can_not_be_exported_is_refused_alone) {
   const std::string said = warnings();
   ck_assert(test::contains(said, "cudaMalloc") && !test::contains(said, "nvidia-peermem"));
   (void)scene.key(other);
+}
+
+/// By its address it would be registered like host memory, and its pages may move to the GPU.
+TEST(managed_memory_is_never_registered) {
+  ways(1, 1);
+  Scene scene;
+  const DeviceMemory other(8192);
+  DevicePointer managed = 0;
+  ck_assert_int_eq(cuMemAllocManaged(&managed, 8192, 1), 0);
+  auto* const memory = reinterpret_cast<void*>(managed);
+  Registration made;
+  ck_assert(hmem::Cuda::get()->is_device(memory));
+  ck_assert_int_eq(scene.registrations.acquire(memory, 8192, kReads, made), -FI_EOPNOTSUPP);
+  transport::verbs::GpuMemoryRegistrar registrar(*scene.device, *hmem::Cuda::get());
+  ck_assert_int_eq(registrar.open({memory, 8192}, nullptr, true, true).error(), -FI_EOPNOTSUPP);
+  (void)scene.key(other);
+  ck_assert_int_eq(cuMemFree_v2(managed), 0);
 }
 
 TEST(want_of_room_passes) {

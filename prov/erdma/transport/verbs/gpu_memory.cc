@@ -1,5 +1,6 @@
 #include "transport/verbs/gpu_memory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -57,10 +58,13 @@ MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& me
   uint64_t offset = 0;
   error = EAGAIN;
   if (!cuda.allocation(memory.iov_base, allocation)) return nullptr;
+  const size_t before = reinterpret_cast<uintptr_t>(memory.iov_base) - allocation.base;
+  // Adjacent mappings are exported as one.
+  allocation.size = std::max(allocation.size, before + memory.iov_len);
   util::Result<util::Fd> file = cuda.export_dmabuf(allocation, offset);
   error = -file.error();
   if (!file) return nullptr;
-  offset += reinterpret_cast<uintptr_t>(memory.iov_base) - allocation.base;
+  offset += before;
   return as_dmabuf(device, memory, {file->get(), offset}, access, error);
 }
 
@@ -87,8 +91,8 @@ const char* GpuRefusal::remedy() const noexcept {
   if (for_all())
     return "Load nvidia-peermem, with a driver of the NIC that was built for it, or use a driver "
            "that has dmabuf";
-  return final() ? "Memory of cudaMalloc can be registered, but no memory of a pool or of another "
-                   "process"
+  return final() ? "Memory of cudaMalloc can be registered, but no managed memory and no memory "
+                   "of another process"
                  : "It is tried again the next time";
 }
 
@@ -96,6 +100,10 @@ MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const i
                                  const Dmabuf* file, int access, GpuRefusal& why) noexcept {
   if (memory.iov_len > device.limits().max_region) {
     why.as_dmabuf = why.by_address = EMSGSIZE;  // another allocation may be smaller
+    return nullptr;
+  }
+  if (!file && cuda.is_managed(memory.iov_base)) {
+    why.as_dmabuf = why.by_address = EINVAL;  // the address would be registered, as host memory
     return nullptr;
   }
   MemoryRegion region = file ? as_dmabuf(device, memory, *file, access, why.as_dmabuf)
