@@ -245,7 +245,7 @@ const GpuRegistrations::Written* GpuRegistrations::written_before(
 }
 
 /// Finds the allocation that holds the memory among those to which the NIC could write.
-bool GpuRegistrations::recall(const iovec& memory, hmem::Allocation& found) noexcept {
+bool GpuRegistrations::known_at(const iovec& memory, hmem::Allocation& found) noexcept {
   for (auto* list : {&x_held, &x_idle})
     for (GpuRegion* region = list->front(); region; region = list->next(*region))
       if (!region->stale && region->rights & IBV_ACCESS_LOCAL_WRITE && holds(*region, memory)) {
@@ -267,7 +267,7 @@ bool GpuRegistrations::name(const iovec& memory, hmem::Allocation& found) noexce
   if (x_cuda.allocation(memory.iov_base, found)) return true;
   if (!x_cuda.usable()) return false;
   const std::lock_guard guard(x_mutex);
-  return recall(memory, found);
+  return known_at(memory, found);
 }
 
 /// Adds a user to a registration by which the NIC may have written to the allocation. If it has

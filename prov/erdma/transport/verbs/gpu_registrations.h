@@ -109,7 +109,7 @@ class GpuRegistrations final : public RegistrationCache,
   bool lingers() noexcept;
   void drop_unused(uint64_t now, util::IntrusiveList<GpuRegion>& retired) noexcept;
   const Written* written_before(const hmem::Allocation& allocation) const noexcept;
-  bool recall(const iovec& memory, hmem::Allocation& found) noexcept;
+  bool known_at(const iovec& memory, hmem::Allocation& found) noexcept;
   // On the thread.
   void end_unused() noexcept;
 
