@@ -15,9 +15,9 @@ BlockKind* find(Snapshot& snapshot, std::string_view name) {
 void forget_closed(BlockKind& processes, const BlockKind& endpoints) {
   for (Block& process : processes.blocks)
     for (const FieldInfo& field : endpoints.fields)
-      if (const auto found = process.numbers.find(field.name);
-          found != process.numbers.end() && field.meaning == layout::Meaning::counter)
-        found->second = layout::kUnknown;
+      if (uint64_t* const found = process.numbers.find(field.name);
+          found && field.meaning == layout::Meaning::counter)
+        *found = layout::kUnknown;
 }
 
 /// Whether an endpoint is left.

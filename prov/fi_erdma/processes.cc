@@ -85,8 +85,9 @@ void add_peers(Snapshot& snapshot) {
     const auto of = by_index.find(peer.number("endpoint").value_or(UINT64_MAX));
     if (of == by_index.end()) continue;
     for (const FieldInfo& field : peers->fields)
-      if (field.meaning == layout::Meaning::counter && of->second->numbers.contains(field.name))
-        of->second->numbers[field.name] += peer.number(field.name).value_or(0);
+      if (uint64_t* const sum = of->second->numbers.find(field.name);
+          sum && field.meaning == layout::Meaning::counter)
+        *sum += peer.number(field.name).value_or(0);
   }
 }
 

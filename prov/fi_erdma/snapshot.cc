@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 
 #include "util/stat_sequence.h"
 
@@ -15,7 +16,7 @@ constexpr uint32_t kMostFields = 1024;
 constexpr size_t kLongestText = 4096;  ///< longer texts are cut off
 constexpr char kSaysTooMuch[] =
     "the page, or those of all processes together, say more than statistics can";
-constexpr size_t kCostOfValue = 64;
+constexpr size_t kCostOfBlock = 192;
 constexpr int kAttempts = 8;       ///< to read a block that is being changed
 constexpr int kAttemptsOfAll = 4;  ///< to read all blocks while the process closes endpoints
 
@@ -53,6 +54,7 @@ class Reader {
     if (const char* const fault = check_header()) return {std::nullopt, fault, 0};
     if (const char* const fault = read_kinds()) return {std::nullopt, fault, 0};
     read_fields();
+    for (const BlockKind& kind : x_snapshot.kinds) x_shapes.push_back(shape_of(kind));
     if (!read_all_blocks()) return {std::nullopt, kSaysTooMuch, x_cost};
     return {std::move(x_snapshot), {}, x_cost};
   }
@@ -62,6 +64,31 @@ class Reader {
     uint64_t offset;
     uint32_t block_bytes, used;
   };
+
+  /// What the blocks of a kind have in common.
+  struct Shape {
+    Named<uint64_t> numbers;  ///< all 0
+    Named<std::string> texts;
+    std::vector<size_t> positions;  ///< of each field, among the numbers or the texts
+  };
+
+  static Shape shape_of(const BlockKind& kind) {
+    std::shared_ptr<std::vector<std::string>> names[] = {
+        std::make_shared<std::vector<std::string>>(), std::make_shared<std::vector<std::string>>()};
+    const auto names_for = [&](const FieldInfo& field) -> std::vector<std::string>& {
+      return *names[field.type == layout::Type::text];
+    };
+    for (const FieldInfo& field : kind.fields) names_for(field).push_back(field.name);
+    for (const auto& list : names) std::ranges::sort(*list);
+    Shape shape;
+    for (const FieldInfo& field : kind.fields) {
+      const auto& list = names_for(field);
+      shape.positions.push_back(size_t(std::ranges::lower_bound(list, field.name) - list.begin()));
+    }
+    shape.numbers = Named<uint64_t>(names[0]);
+    shape.texts = Named<std::string>(names[1]);
+    return shape;
+  }
 
   bool within(uint64_t offset, uint64_t count, uint64_t bytes) const {
     return offset <= x_page.size() &&
@@ -152,7 +179,7 @@ class Reader {
       for (size_t i = 0; i < x_rows.size(); ++i) {
         x_snapshot.kinds[i].blocks.clear();
         x_snapshot.kinds[i].unsettled = 0;
-        if (!read_blocks(x_snapshot.kinds[i], x_rows[i])) return false;
+        if (!read_blocks(x_snapshot.kinds[i], x_rows[i], x_shapes[i])) return false;
       }
       x_snapshot.sequence = before;
       if (before % 2 == 0 && sequence() == before) return true;
@@ -162,12 +189,12 @@ class Reader {
     return true;
   }
 
-  bool read_blocks(BlockKind& kind, const Row& row) {
+  bool read_blocks(BlockKind& kind, const Row& row, const Shape& shape) {
     for (uint32_t i = 0; i < row.used; ++i) {
       const std::byte* const from = x_page.data() + row.offset + size_t(i) * row.block_bytes;
-      x_cost += kCostOfValue;
+      x_cost += kCostOfBlock;
       Block block{i, {}, {}};
-      switch (read_block(kind, from, block)) {
+      switch (read_block(kind, shape, from, block)) {
         case State::free:
           break;
         case State::unsettled:
@@ -184,36 +211,42 @@ class Reader {
   enum class State { free, unsettled, whole };
 
   /// Retries while the process changes the block, but not for long, as the process may be stopped.
-  State read_block(const BlockKind& kind, const std::byte* from, Block& block) {
+  State read_block(const BlockKind& kind, const Shape& shape, const std::byte* from, Block& block) {
     for (int attempt = 0; attempt < kAttempts && x_cost <= x_most_cost; ++attempt) {
       const auto sequence = word_at<uint32_t>(from);
       const uint32_t before = layout::begin_reading(sequence);
       if (before % 2 != 0) continue;
       if (!load<uint32_t>(from + offsetof(layout::BlockHead, in_use), std::memory_order_relaxed))
         return State::free;
-      copy(kind, from, block);
+      block.numbers = shape.numbers;
+      block.texts = shape.texts;
+      copy(kind, shape, from, block);
       if (layout::unchanged(sequence, before)) return State::whole;
     }
     return State::unsettled;
   }
 
-  void copy(const BlockKind& kind, const std::byte* from, Block& block) {
-    for (const FieldInfo& field : kind.fields) {
-      if ((x_cost += kCostOfValue) > x_most_cost) return;
-      if (field.type == layout::Type::number) {
-        block.numbers[field.name] = load<uint64_t>(from + field.offset, std::memory_order_relaxed);
+  void copy(const BlockKind& kind, const Shape& shape, const std::byte* from, Block& block) {
+    for (size_t i = 0; i < kind.fields.size(); ++i) {
+      const FieldInfo& field = kind.fields[i];
+      const size_t at = shape.positions[i];
+      const bool is_number = field.type == layout::Type::number;
+      if ((x_cost += is_number ? sizeof(uint64_t) : sizeof(std::string)) > x_most_cost) return;
+      if (is_number) {
+        block.numbers.values()[at] = load<uint64_t>(from + field.offset, std::memory_order_relaxed);
         continue;
       }
       std::string text = text_of(reinterpret_cast<const char*>(from) + field.offset,
                                  std::min<size_t>(field.bytes, kLongestText));
       x_cost += text.size();
-      block.texts[field.name] = std::move(text);
+      block.texts.values()[at] = std::move(text);
     }
   }
 
   std::span<const std::byte> x_page;
   layout::Header x_header{};
   std::vector<Row> x_rows;
+  std::vector<Shape> x_shapes;
   Snapshot x_snapshot;
   const size_t x_most_cost;
   size_t x_cost = 0;
@@ -222,14 +255,13 @@ class Reader {
 }  // namespace
 
 std::optional<uint64_t> Block::number(std::string_view name) const {
-  const auto found = numbers.find(name);
-  if (found == numbers.end() || found->second == layout::kUnknown) return std::nullopt;
-  return found->second;
+  const uint64_t* const found = numbers.find(name);
+  return found && *found != layout::kUnknown ? std::optional(*found) : std::nullopt;
 }
 
 std::string Block::text(std::string_view name) const {
-  const auto found = texts.find(name);
-  return found == texts.end() ? std::string() : found->second;
+  const std::string* const found = texts.find(name);
+  return found ? *found : std::string();
 }
 
 const BlockKind* Snapshot::kind(std::string_view name) const {

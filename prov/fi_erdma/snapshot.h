@@ -2,13 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "fi_erdma/named.h"
 #include "util/stat_layout.h"
 
 namespace fi_erdma {
@@ -26,8 +26,8 @@ struct FieldInfo {
 /// A consistent copy of one block in use.
 struct Block {
   uint32_t index;
-  std::map<std::string, uint64_t, std::less<>> numbers;
-  std::map<std::string, std::string, std::less<>> texts;
+  Named<uint64_t> numbers;
+  Named<std::string> texts;
 
   /// Empty if the number is unknown or the page does not have this field.
   std::optional<uint64_t> number(std::string_view name) const;
@@ -58,7 +58,7 @@ struct Snapshot {
 };
 
 /// Roughly the bytes that a snapshot may keep. The largest page of the provider has 256 endpoints
-/// and 16384 peers with some 25 fields each.
+/// and 16384 peers, which cost less than a KiB each.
 inline constexpr size_t kMostCost = size_t(96) << 20;
 
 /// Reads a page. The page may hold anything and change meanwhile; reading it neither crashes nor

@@ -151,6 +151,9 @@ void print(const Request& request, const Seen& seen, const Rates& rates, History
   if (request.prometheus) {
     const AskedLook asked = look_and_ask(request.pids, kLongestAnswer);
     std::fputs(prometheus_text(asked).c_str(), stdout);
+    for (const Process& process : asked.look.processes)
+      if (!process.page.snapshot)
+        fmt::print(stderr, "fi_erdma: {}: {}\n", process.pid, process.page.fault);
     print_gaps(gaps_of(asked.look));
   } else if (request.json) {
     print_json(request, now, rates);

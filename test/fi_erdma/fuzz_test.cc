@@ -22,7 +22,7 @@ void read_alone(Copy& copy) {
   if (!result.snapshot) return;
   for (const auto& kind : result.snapshot->kinds)
     for (const auto& block : kind.blocks)
-      for (const auto& [name, text] : block.texts)
+      for (const std::string& text : block.texts.values())
         for (const char c : text) ck_assert(c >= 0x20 && c <= 0x7e);
 }
 

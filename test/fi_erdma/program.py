@@ -672,6 +672,10 @@ class Program(unittest.TestCase):
                 done = run(name, shown.pid)
                 self.assertEqual((done.returncode, done.stdout), (1, ""))
                 self.assertIn(f"{shown.pid}: it shows no statistics", done.stderr)
+            done = run("stat", "--prometheus", "-i", "0.05", shown.pid)
+            self.assertEqual(done.returncode, 1)
+            self.assertNotIn(f'"{shown.pid}"', done.stdout)
+            self.assertEqual(done.stderr.count(f"{shown.pid}: it shows no statistics"), 1)
             done = run("info", "-j", shown.pid)
             self.assertIn("fault", self.document(done, "info")["processes"][0])
 

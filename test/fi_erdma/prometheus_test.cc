@@ -38,9 +38,8 @@ Block endpoint(uint64_t any_receives = 0, uint64_t waited = 0) {
           {{"address", "192.0.2.2:1"}, {"device", "shm"}}};
 }
 
-Block peer(std::map<std::string, uint64_t, std::less<>> numbers,
-           std::map<std::string, std::string, std::less<>> texts = {}) {
-  numbers.emplace("endpoint", 0);
+Block peer(fi_erdma::Named<uint64_t> numbers, fi_erdma::Named<std::string> texts = {}) {
+  if (!numbers.find("endpoint")) numbers["endpoint"] = 0;
   return {0, std::move(numbers), std::move(texts)};
 }
 

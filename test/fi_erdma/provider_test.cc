@@ -467,6 +467,17 @@ TEST(what_belongs_to_a_peer_is_shown_of_it_and_of_the_endpoint) {
   ck_assert_uint_eq(block("endpoint", 0).number("shm_ring_bytes").value(), 0);
 }
 
+// Each rank of two nodes with 256 processors talks to all others.
+TEST(all_pages_of_a_large_node_can_be_read) {
+  constexpr size_t kPeersOfNode = size_t(256) * 511;
+  EndpointStatistics statistics(true);
+  const size_t without = shown().cost;
+  ++statistics.shm_counters_of(peer_address(1)).ring_bytes;
+  const size_t of_peer = shown().cost - without;
+  ck_assert_uint_ge(of_peer, 256);
+  ck_assert_uint_le(of_peer * kPeersOfNode, fi_erdma::kMostCostOfAll);
+}
+
 TEST(without_a_page_peers_count_with_their_endpoint) {
   EndpointStatistics statistics(false);
   ck_assert_ptr_eq(&statistics.shm_counters_of(peer_address(1)), &statistics.shm_counters());
