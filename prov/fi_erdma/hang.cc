@@ -134,11 +134,12 @@ Verdict verdict_by_load(const Process& process, const Rates& rates) {
 /// The state of a process that the kernel has not stopped.
 Verdict verdict_on_running(const Process& process, const TwoLooks& looks) {
   const Rates::Pair rate = looks.rates().of(process);
-  if (!rate.sent) return {"unknown", "began, or opened its page, just now"};
-  if (*rate.sent > 0 || rate.received.value_or(0) > 0)
+  if (looks.rates().is_new(process)) return {"unknown", "began, or opened its page, just now"};
+  if (rate.sent.value_or(0) > 0 || rate.received.value_or(0) > 0)
     return {"moves", fmt::format("moves bytes: {} out, {} in", rate_text(rate.sent),
                                  rate_text(rate.received))};
   const auto calls = looks.calls(process);
+  if (!calls && !rate.sent) return {"unknown", "was changing its page: its bytes are not known"};
   if (!calls) return verdict_by_load(process, looks.rates());
   if (looks.fresh(process)) return verdict_by_answer(process, looks);
   if (looks.changed(process)) return {"unknown", "opened or closed an endpoint just now"};

@@ -62,10 +62,18 @@ void for_each_page(const Look& look, const std::function<void(const Process&)>& 
     if (process.page.snapshot) row(process);
 }
 
+/// Calls `row` with each process all of whose blocks were read. A sum that lacks a block would
+/// fall, which Prometheus takes for a counter that began anew.
+void for_each_whole_page(const Look& look, const std::function<void(const Process&)>& row) {
+  for_each_page(look, [&](const Process& process) {
+    if (!process.page.snapshot->unsettled()) row(process);
+  });
+}
+
 std::string bytes_by_path(const Look& look) {
   std::string text =
       head("erdma_bytes_total", "counter", "Payload that processes moved, by path and direction.");
-  for_each_page(look, [&](const Process& process) {
+  for_each_whole_page(look, [&](const Process& process) {
     const std::string labels = labels_of(process);
     const auto row = [&](const Path& path, const char* direction, std::optional<uint64_t> value) {
       if (value)
@@ -87,7 +95,7 @@ std::string bytes_by_path(const Look& look) {
 std::string counter_text(const Look& look, const Path& counter) {
   const std::string name = fmt::format("erdma_{}_total", counter.sent);
   std::string text = head(name, "counter", counter.part);
-  for_each_page(look, [&](const Process& process) {
+  for_each_whole_page(look, [&](const Process& process) {
     if (const auto number = bytes_of(*process.page.snapshot, counter).sent)
       text += fmt::format("{}{{{}}} {}\n", name, labels_of(process), *number);
   });
@@ -117,7 +125,7 @@ std::string copies_by_reason(const Look& look) {
   std::string text = head("erdma_copied_bytes_total", "counter",
                           "Payload that was copied, by the code of the reason, which is a heading "
                           "of docs/troubleshooting.md.");
-  for_each_page(look, [&](const Process& process) {
+  for_each_whole_page(look, [&](const Process& process) {
     const auto counted = counters_of(process);
     std::map<std::string, uint64_t> reasons;
     for (const auto& [code, name] : kCounters)

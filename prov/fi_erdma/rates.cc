@@ -40,6 +40,12 @@ const Block* Rates::before(const Process& process, std::string_view kind,
   return known && known->text("address") == block.text("address") ? known : nullptr;
 }
 
+/// Whether both looks have all blocks of the process.
+bool Rates::is_whole(const Process& process) const {
+  const Process* const other = before(process);
+  return other && !other->page.snapshot->unsettled() && !process.page.snapshot->unsettled();
+}
+
 std::optional<double> Rates::rate(std::optional<uint64_t> from, std::optional<uint64_t> to) const {
   if (!from || !to || x_seconds <= 0) return std::nullopt;
   return double(growth(from, to)) / x_seconds;
@@ -47,7 +53,7 @@ std::optional<double> Rates::rate(std::optional<uint64_t> from, std::optional<ui
 
 Rates::Pair Rates::of(const Process& process, const Block& endpoint, const Path& path) const {
   const Block* const other = before(process, "endpoint", endpoint);
-  if (!other) return {};
+  if (!other || !is_whole(process)) return {};
   const Bytes from = bytes_of(*other, path), to = bytes_of(endpoint, path);
   return {rate(from.sent, to.sent), rate(from.received, to.received)};
 }
@@ -55,7 +61,8 @@ Rates::Pair Rates::of(const Process& process, const Block& endpoint, const Path&
 std::optional<double> Rates::of(const Process& process, const Block& endpoint,
                                 std::string_view counter) const {
   const Block* const other = before(process, "endpoint", endpoint);
-  return other ? rate(other->number(counter), endpoint.number(counter)) : std::nullopt;
+  if (!other || !is_whole(process)) return std::nullopt;
+  return rate(other->number(counter), endpoint.number(counter));
 }
 
 double Rates::load(const Process& process) const {
@@ -90,7 +97,7 @@ Rates::Pair Rates::of_open(const Process& process) const {
 
 Rates::Pair Rates::of(const Process& process) const {
   const Process* const other = before(process);
-  if (!other) return {};
+  if (!other || !is_whole(process)) return {};
   const Block* const closed = process.page.snapshot->process();
   if (closed && !all_bytes_of(*closed).sent) return of_open(process);
   const Bytes from = all_bytes_of(*other->page.snapshot);

@@ -21,13 +21,16 @@ struct Look {
 Look look(const std::vector<pid_t>& pids);
 
 /// The growth of counters between two looks. A block that was missing in the first look has no
-/// rate.
+/// rate, nor has an endpoint or a process of which a look lacks a block: its bytes would seem to
+/// move once the block is there again.
 class Rates {
  public:
   /// Without `before` there are no rates. Both looks must outlive this object.
   Rates(const Look* before, const Look& now);
 
   double seconds() const { return x_seconds; }
+  /// Whether the first look lacks the process, or has another page of its PID.
+  bool is_new(const Process& process) const { return !before(process); }
   /// The same block in the first look; null if it was missing or had another owner.
   const Block* before(const Process& process, std::string_view kind, const Block& block) const;
   /// Bytes per second of an endpoint by one path, and of a process by all paths.
@@ -48,6 +51,7 @@ class Rates {
  private:
   Pair of_open(const Process& process) const;
   const Process* before(const Process& process) const;
+  bool is_whole(const Process& process) const;
   std::optional<double> rate(std::optional<uint64_t> from, std::optional<uint64_t> to) const;
 
   std::unordered_map<pid_t, const Process*> x_by_pid;  ///< processes of the first look

@@ -149,6 +149,19 @@ TEST(events_are_counters_of_the_process) {
   ck_assert(text.find("\nerdma_nic_connects_total{") == std::string::npos);
 }
 
+// A sum without the block would be less than before, and Prometheus would add all of it anew.
+TEST(a_process_that_was_changing_a_block_has_no_counters) {
+  AskedLook asked = look_at(endpoint(3), {peer({})});
+  asked.look.processes[0].page.snapshot->kinds[2].unsettled = 1;
+  const std::string text = prometheus_text(asked);
+  for (size_t at = 0; (at = text.find("\n# TYPE ", at)) != text.npos; ++at) {
+    const size_t end = text.find('\n', at + 1);
+    if (text.substr(at, end - at).ends_with(" counter"))
+      ck_assert(end + 1 == text.size() || text[end + 1] == '#');
+  }
+  expect(asked, "erdma_operations_pending", ",kind=\"receive\"", "3");
+}
+
 using fi_erdma::FieldInfo;
 constexpr auto kNumber = fi_erdma::layout::Type::number;
 constexpr auto kCounter = fi_erdma::layout::Meaning::counter;
