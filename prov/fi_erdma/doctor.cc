@@ -64,7 +64,7 @@ void check_all(Report& report, const Request& request) {
   }
   std::string cost;
   if (offer.any) {
-    cost = check_bytes(report, offer);
+    cost = check_bytes(report, request, offer);
     check_clients(report, request);
   }
   check_process(report, offer, cost);

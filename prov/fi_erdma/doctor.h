@@ -59,11 +59,11 @@ struct Offer {
 Offer check_library(Report& report);
 /// Exchanges bytes between two endpoints, inside the host and through each NIC. Returns what
 /// check_copies() returned; empty: nothing was measured.
-std::string check_bytes(Report& report, const Offer& offer);
+std::string check_bytes(Report& report, const Request& request, const Offer& offer);
 /// Exchanges bytes between two processes of this host, with CMA and without, and reports a failure.
 /// Returns "copied: 3.1 of 5.6 GiB/s for messages ...", the second rate being that with CMA, if it
-/// could be measured. Empty if copies fail.
-std::string check_copies(Report& report);
+/// could be measured. Empty if copies fail. `longest_seconds`: of each wait.
+std::string check_copies(Report& report, double longest_seconds);
 /// Calls fi_getinfo with the hints of the clients in the request, or of all clients.
 void check_clients(Report& report, const Request& request);
 /// Checks whether the settings of Open MPI permit libfabric.

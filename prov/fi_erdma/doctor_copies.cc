@@ -21,10 +21,10 @@ constexpr int kTimedRounds = 8;
 
 /// Exchanges long messages and RMA between two processes of this host. Returns {"messages",
 /// "writes"}, in bytes per second each way, and {"cma"}, the bytes that CMA moved.
-Json exchange_inside() {
+Json exchange_inside(double longest_seconds) {
   pair::Options options;
   options.provider = "erdma";
-  options.limit_s = 20;
+  options.limit_s = longest_seconds;
   options.sizes = {kLong};
   return run_two_sides("copies", options, [&](Side side, Channel& channel) {
     Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
@@ -41,12 +41,12 @@ Json exchange_inside() {
   });
 }
 
-Outcome exchange_with(const char* cma) {
+Outcome exchange_with(const char* cma, double longest_seconds) {
   return try_apart(telling({{"FI_PROVIDER", "erdma"},
                             {"FI_ERDMA_DEVICE", "shm"},
                             {"FI_ERDMA_SHM", ""},
                             {"FI_ERDMA_CMA", cma}}),
-                   exchange_inside);
+                   [&] { return exchange_inside(longest_seconds); });
 }
 
 void report_failure(Report& report, const char* how, const Outcome& outcome) {
@@ -58,14 +58,14 @@ void report_failure(Report& report, const char* how, const Outcome& outcome) {
 
 }  // namespace
 
-std::string check_copies(Report& report) {
-  const Outcome copied = exchange_with("off");
+std::string check_copies(Report& report, double longest_seconds) {
+  const Outcome copied = exchange_with("off", longest_seconds);
   if (!trouble_of(copied).empty()) {
     report_failure(report, "copied", copied);
     return {};
   }
   // With "auto" the provider would try copies as well.
-  const Outcome direct = exchange_with("on");
+  const Outcome direct = exchange_with("on", longest_seconds);
   const std::string trouble = trouble_of(direct);
   const bool failed = !trouble.empty();
   // Other processes do not use CMA either where it is switched off.

@@ -113,10 +113,10 @@ void check_renewed_memory(Report& report, const std::string& device, const Outco
 }
 
 /// Returns whether messages arrive.
-bool check_host_bytes(Report& report) {
+bool check_host_bytes(Report& report, double longest_seconds) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", "shm"}, {"FI_ERDMA_SHM", ""}}),
-      [] { return exchange_bytes(libfabric()); });
+      [&] { return exchange_bytes(libfabric(), longest_seconds); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty()) {
     report.broken("E201", "messages inside this host fail: " + trouble, outcome.said);
@@ -135,10 +135,10 @@ bool check_host_bytes(Report& report) {
   return true;
 }
 
-void check_nic_bytes(Report& report, const std::string& device) {
+void check_nic_bytes(Report& report, const std::string& device, double longest_seconds) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", device}, {"FI_ERDMA_SHM", "off"}}),
-      [] { return exchange_bytes(libfabric()); });
+      [&] { return exchange_bytes(libfabric(), longest_seconds); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
     return report.broken("E202", device + ": messages fail: " + trouble, outcome.said);
@@ -213,15 +213,17 @@ Offer check_library(Report& report) {
   return offer;
 }
 
-std::string check_bytes(Report& report, const Offer& offer) {
+std::string check_bytes(Report& report, const Request& request, const Offer& offer) {
+  constexpr double kLongest = 20;  ///< seconds
+  const double longest = std::min(request.peer.limit_s, kLongest);
   report.begin("bytes");
   std::string cost;
   if (is_switched_off("FI_ERDMA_SHM"))
     report.slower("W204", "FI_ERDMA_SHM=off: processes of this host use only the NIC",
                   {"unset FI_ERDMA_SHM"});
-  else if (check_host_bytes(report))
-    cost = check_copies(report);
-  for (const std::string& device : offer.devices) check_nic_bytes(report, device);
+  else if (check_host_bytes(report, longest))
+    cost = check_copies(report, longest);
+  for (const std::string& device : offer.devices) check_nic_bytes(report, device, longest);
   return cost;
 }
 

@@ -26,8 +26,6 @@
 namespace fi_erdma {
 namespace {
 
-/// Processor time, since the trial polls: time in which the process was stopped does not count.
-constexpr clock_t kLongest = 20 * CLOCKS_PER_SEC;
 constexpr size_t kLong = size_t(1) << 20;
 
 /// An error of a call, which ends the trial.
@@ -162,8 +160,11 @@ class Mapping {
 /// Both ports, and the bytes that they exchange.
 class Pair {
  public:
-  Pair(fid_domain* domain, fi_info* info)
-      : x_from(domain, info), x_to(domain, info), x_address(x_from.find(x_to)) {}
+  Pair(fid_domain* domain, fi_info* info, double longest_seconds)
+      : x_from(domain, info),
+        x_to(domain, info),
+        x_address(x_from.find(x_to)),
+        x_longest(clock_t(longest_seconds * CLOCKS_PER_SEC)) {}
 
   std::string name() const { return x_from.name(); }
   void message(size_t size) {
@@ -242,7 +243,7 @@ class Pair {
     ++x_filled;
     for (size_t i = 0; i < size; ++i) x_here[i] = char(i * 31 + i / 251 + size + x_filled);
   }
-  void begin() { x_end = std::clock() + kLongest; }
+  void begin() { x_end = std::clock() + x_longest; }
   unsigned poll() {
     if (std::clock() > x_end) throw Failed{-FI_ETIMEDOUT};
     return x_from.poll() + x_to.poll();
@@ -266,6 +267,7 @@ class Pair {
   fi_context x_contexts[2];
   Port x_from, x_to;
   fi_addr_t x_address;
+  const clock_t x_longest;
   unsigned x_done = 0;
   unsigned x_filled = 0;  ///< how often; no message has the bytes of the one before
   clock_t x_end = 0;
@@ -321,13 +323,13 @@ Json outcome_of(const Libfabric& libfabric, const Work& work) {
   }
 }
 
-void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
+void exchange(const Libfabric& libfabric, fi_info* info, double longest_seconds, Json& json) {
   json["step"] = "open an endpoint";
   const auto fabric =
       made<fid_fabric>([&](fid_fabric** out) { return libfabric.fabric(info->fabric_attr, out); });
   const auto domain = made<fid_domain>(
       [&](fid_domain** out) { return fi_domain(fabric.get(), info, out, nullptr); });
-  Pair pair(domain.get(), info);
+  Pair pair(domain.get(), info, longest_seconds);
   if (const auto interface = interface_of(pair.name()))
     json["interface"] = interface->name, json["mtu"] = interface->mtu;
   for (const size_t size : {size_t(8), size_t(4096), kLong}) {
@@ -341,8 +343,9 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   add_page(json);
   json["step"] = "map memory anew";
   // Endpoints of its own, because a failure may leave operations behind.
-  json["renewed"] =
-      outcome_of(libfabric, [&] { Pair(domain.get(), info).messages_of_renewed_memory(kLong); });
+  json["renewed"] = outcome_of(libfabric, [&] {
+    Pair(domain.get(), info, longest_seconds).messages_of_renewed_memory(kLong);
+  });
   json["step"] = "fork";
   json["fork"] = outcome_of(libfabric, [&] { pair.message_after_fork(kLong); });
 }
@@ -381,7 +384,7 @@ void forbid_cuda(const Libfabric& libfabric, fi_info* info) {
 
 }  // namespace
 
-Json exchange_bytes(const Libfabric& libfabric) {
+Json exchange_bytes(const Libfabric& libfabric, double longest_seconds) {
   Json json = {{"step", "fi_getinfo"}};
   fi_info& hints = base_hints(libfabric);
   hints.caps = FI_MSG | FI_RMA;
@@ -391,7 +394,7 @@ Json exchange_bytes(const Libfabric& libfabric) {
     const int status = libfabric.getinfo(FI_VERSION(1, 9), &hints, &list);
     libfabric.free(&hints);
     must(status);
-    exchange(libfabric, list, json);
+    exchange(libfabric, list, longest_seconds, json);
   } catch (const Failed& failed) {
     json["error"] = libfabric.error_text(failed.status);
   }

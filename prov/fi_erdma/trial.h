@@ -14,8 +14,10 @@ namespace fi_erdma {
 /// mapped at the address of memory that was sent, and after a fork. Returns {"step", "error"?,
 /// "speed", "copy_speed", "interface"?, "mtu"?, "device", "this_host", "other_hosts", "gpu_memory",
 /// "counters", "renewed": {"error"?}, "fork": {"error"?}}. `step` is the last one that was begun;
-/// the counters are those of the page before the last two steps.
-Json exchange_bytes(const Libfabric& libfabric);
+/// the counters are those of the page before the last two steps. `longest_seconds`: of processor
+/// time, for each message, since the trial polls: time in which the process was stopped does not
+/// count.
+Json exchange_bytes(const Libfabric& libfabric, double longest_seconds);
 
 /// Calls fi_getinfo as a client does. Returns {"error", "too_old"}, or {"device", "gpu"}: whether
 /// messages may be in GPU memory. `too_old`: this libfabric does not know the version that the

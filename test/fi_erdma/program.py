@@ -1153,7 +1153,7 @@ class Doctor(unittest.TestCase):
         self.assertIn("E201", self.codes(**WITH_PROVIDER, before=refused("eventfd2")))
 
     def test_a_nic_whose_peers_refuse(self):
-        self.assertIn("E202", self.codes(**self.nic, SOFTERDMA_FAULT="connect refuse times=1000000"))
+        self.assertIn("E202", self.codes("--for", "nccl", "-T", "3", **self.nic, SOFTERDMA_FAULT="connect refuse times=1000000"))
 
     def test_messages_arrive_after_a_fork(self):
         self.assertNotIn("E217", self.codes(**self.nic))
@@ -1253,7 +1253,7 @@ class Doctor(unittest.TestCase):
 
     def broken(self, fault, **environment):
         """The texts of what does not work on a host with this fault."""
-        self.codes(**self.faulty(fault), **environment)
+        self.codes("--for", "nccl", "-T", "6", **self.faulty(fault), **environment)
         return [(f["code"], f["text"]) for f in self.findings if f["grade"] == "NO"]
 
     def broken_between_processes(self, fault):
