@@ -129,13 +129,17 @@ struct Seen {
   std::vector<std::string> gaps;
 };
 
+/// Seconds that processes have to answer.
+double longest_answer(const Request& request) {
+  return request.interval > 0 ? std::min(request.interval, kLongestAnswer) : kLongestAnswer;
+}
+
 /// The states of connections are in a page only after its process was asked. Nothing else of a
 /// table needs the help of the process.
 Seen look_for(const Request& request) {
   Seen seen;
   if (request.by == "peer" && !request.json && !request.prometheus) {
-    const double longest = request.interval > 0 ? request.interval : kLongestAnswer;
-    AskedLook asked = look_and_ask(request.pids, std::min(longest, kLongestAnswer));
+    AskedLook asked = look_and_ask(request.pids, longest_answer(request));
     seen.look = std::move(asked.look);
     seen.answered = std::move(asked.answered);
   } else {
@@ -149,7 +153,7 @@ Seen look_for(const Request& request) {
 void print(const Request& request, const Seen& seen, const Rates& rates, History* history) {
   const Look& now = seen.look;
   if (request.prometheus) {
-    const AskedLook asked = look_and_ask(request.pids, kLongestAnswer);
+    const AskedLook asked = look_and_ask(request.pids, longest_answer(request));
     std::fputs(prometheus_text(asked).c_str(), stdout);
     for (const Process& process : asked.look.processes)
       if (!process.page.snapshot)

@@ -221,7 +221,7 @@ class Program(unittest.TestCase):
             counters = self.counters(shown, "endpoints")
             self.assertEqual((counters["nic_packet_bytes"], counters["nic_fetched_bytes"]), (324, 300))
             self.assertRegex(run("stat", shown.pid).stdout, r"NIC packet .* 324 B +-\n +of it: fetched .* 300 B +-\n")
-            self.assertIn("erdma_nic_fetched_bytes_total", run("stat", "--prometheus", shown.pid).stdout)
+            self.assertIn("erdma_nic_fetched_bytes_total", run("stat", "--prometheus", "-i", "0.05", shown.pid).stdout)
             self.assertEqual(self.counters(shown, "peers")["nic_connects"], 1)
 
     def test_stat_tells_slots_of_a_ring_from_its_byte_ring(self):
@@ -235,7 +235,7 @@ class Program(unittest.TestCase):
             counters = self.counters(shown, "endpoints")
             self.assertGreaterEqual(counters["shm_ring_bytes"], counters["shm_byte_ring_bytes"] + 8 * 1000)
             self.assertRegex(run("stat", shown.pid).stdout, r"shm ring .*\n +of it: byte ring .*\n")
-            self.assertIn("erdma_shm_byte_ring_bytes_total", run("stat", "--prometheus", shown.pid).stdout)
+            self.assertIn("erdma_shm_byte_ring_bytes_total", run("stat", "--prometheus", "-i", "0.05", shown.pid).stdout)
 
     def test_the_end_of_a_run_tells_what_went_which_way(self):
         for log, lines in [("info", 1), ("warn", 0)]:
@@ -360,7 +360,7 @@ class Program(unittest.TestCase):
             self.skipTest("only root can run as another user")
         refused = r"(?m)^fi_erdma: [1-9]\d* process(es were| was) not looked at: other users run them"
         with Shown() as shown:
-            for arguments in [["stat"], ["stat", "--by", "rank"], ["stat", "--prometheus"], ["hang", "-i", "0.05"]]:
+            for arguments in [["stat"], ["stat", "--by", "rank"], ["stat", "--prometheus", "-i", "0.05"], ["hang", "-i", "0.05"]]:
                 done = self.as_nobody(*arguments)
                 self.assertNotIn(str(shown.pid), done.stdout)
                 self.assertRegex(done.stderr, refused)
@@ -390,7 +390,7 @@ class Program(unittest.TestCase):
     def test_prometheus_gets_each_path_with_labels(self):
         with Shown(PMI_RANK="5", SLURM_JOB_ID='a"b') as shown:
             shown.transfer(8, 4)
-            rows = run("stat", "--prometheus", shown.pid).stdout.splitlines()
+            rows = run("stat", "--prometheus", "-i", "0.05", shown.pid).stdout.splitlines()
             self.assertIn("# TYPE erdma_bytes_total counter", rows)
             labels = rf'pid="{shown.pid}",rank="5",job="a\"b",command="shown_endpoint"'
             self.assertIn(f'erdma_bytes_total{{{labels},path="shm ring",direction="out"}} 32', rows)
@@ -403,7 +403,7 @@ class Program(unittest.TestCase):
 
     def test_a_process_that_is_named_twice_is_shown_once(self):
         with Shown() as shown:
-            rows = run("stat", "--prometheus", shown.pid, shown.pid, "-p", shown.pid).stdout.splitlines()
+            rows = run("stat", "--prometheus", "-i", "0.05", shown.pid, shown.pid, "-p", shown.pid).stdout.splitlines()
             labels = [row.rsplit(" ", 1)[0] for row in rows if not row.startswith("#")]
             self.assertGreater(len(labels), 10)
             self.assertEqual(len(labels), len(set(labels)))
@@ -415,7 +415,7 @@ class Program(unittest.TestCase):
         """Bytes of eight messages that were copied, by the code of the reason."""
         with Shown(before=before, **environment) as shown:
             shown.transfer(size, 8)
-            text = run("stat", "--prometheus", shown.pid).stdout
+            text = run("stat", "--prometheus", "-i", "0.05", shown.pid).stdout
         found = re.findall(r'(?m)^erdma_copied_bytes_total\{.*,reason="(W\d+)"\} (\d+)$', text)
         self.assertEqual(len(found), 5)
         return {reason: int(count) for reason, count in found if count != "0"}
@@ -534,7 +534,7 @@ class Program(unittest.TestCase):
 
     def test_what_cannot_be_written_is_an_error(self):
         with Shown() as shown, open("/dev/full", "w", encoding="ascii") as full:
-            for arguments in [["stat", shown.pid], ["stat", "--prometheus", shown.pid], ["info", shown.pid], ["hang", shown.pid],
+            for arguments in [["stat", shown.pid], ["stat", "--prometheus", "-i", "0.05", shown.pid], ["info", shown.pid], ["hang", "-i", "0.05", shown.pid],
                               ["stat", "-l", "-i", "0.01", shown.pid], ["bench", "-S", "8"], ["bench", "-j", "-S", "8"],
                               ["test", "local-read", "-S", "8"], ["test", "local-read", "-S", "8", "-j"]]:
                 done = subprocess.run([PROGRAM, *map(str, arguments)], env={**CLEAN, **WITH_PROVIDER}, stdout=full,
