@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-"""program.py SOURCE BUILD: the program fi_erdma as a user meets it, with processes that really have an
+"""program.py SOURCE BUILD [TEST...]: the program fi_erdma as a user meets it, with processes that really have an
 endpoint. What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json."""
 import contextlib
 import ctypes
@@ -146,12 +146,14 @@ class Program(unittest.TestCase):
         return document
 
     def process(self, name, shown, status=0):
-        done = run(name, "--json", shown.pid)
+        done = run(name, "--json", *self.SOON[name], shown.pid)
         self.assertEqual(done.returncode, status, done.stderr)
         (process,) = self.document(done, name)["processes"]
         self.assertEqual(process["pid"], shown.pid)
         return process
 
+    # None of these processes does within a second what it does not do at once.
+    SOON = {"hang": ["-i", "0.2"], "stat": []}
     NO_PIDS = ["99999999999999999999", "4294967297", "1.5", "1e0", "0.5", "0", "0x1", "1,2", "+1", ""]
 
     def test_version_and_help_are_printed_and_wrong_options_refused(self):
@@ -366,9 +368,9 @@ class Program(unittest.TestCase):
                 self.assertRegex(done.stderr, refused)
                 self.assertNotRegex(run(*arguments, shown.pid).stderr, "not looked at")
             for name in ["stat", "hang"]:
-                self.assertGreater(self.document(self.as_nobody(name, "-j"), name)["refused"], 0)
-                self.assertEqual(self.document(run(name, "-j", shown.pid), name)["refused"], 0)
-            document = self.as_nobody("hang", "-j").stdout
+                self.assertGreater(self.document(self.as_nobody(name, "-j", *self.SOON[name]), name)["refused"], 0)
+                self.assertEqual(self.document(run(name, "-j", *self.SOON[name], shown.pid), name)["refused"], 0)
+            document = self.as_nobody("hang", "-j", "-i", "0.05").stdout
             done = subprocess.run([PROGRAM, "hang", "-"], env=CLEAN, input=document + document, text=True,
                                   capture_output=True, timeout=300, check=False)
             self.assertRegex(done.stderr, refused)
@@ -407,8 +409,8 @@ class Program(unittest.TestCase):
             labels = [row.rsplit(" ", 1)[0] for row in rows if not row.startswith("#")]
             self.assertGreater(len(labels), 10)
             self.assertEqual(len(labels), len(set(labels)))
-            for name in ["hang", "info"]:
-                (process,) = self.document(run(name, "-j", shown.pid, shown.pid), name)["processes"]
+            for name, options in [("hang", ["-i", "0.2"]), ("info", [])]:
+                (process,) = self.document(run(name, "-j", *options, shown.pid, shown.pid), name)["processes"]
                 self.assertEqual(process["pid"], shown.pid)
 
     def copied(self, size, before=None, **environment):
@@ -534,9 +536,10 @@ class Program(unittest.TestCase):
 
     def test_what_cannot_be_written_is_an_error(self):
         with Shown() as shown, open("/dev/full", "w", encoding="ascii") as full:
-            for arguments in [["stat", shown.pid], ["stat", "--prometheus", "-i", "0.05", shown.pid], ["info", shown.pid], ["hang", "-i", "0.05", shown.pid],
-                              ["stat", "-l", "-i", "0.01", shown.pid], ["bench", "-S", "8"], ["bench", "-j", "-S", "8"],
-                              ["test", "local-read", "-S", "8"], ["test", "local-read", "-S", "8", "-j"]]:
+            for arguments in [["stat", shown.pid], ["stat", "--prometheus", "-i", "0.05", shown.pid], ["info", shown.pid],
+                              ["hang", "-i", "0.05", shown.pid], ["stat", "-l", "-i", "0.01", shown.pid],
+                              ["bench", "-S", "8"], ["bench", "-j", "-S", "8"], ["test", "local-read", "-S", "8"],
+                              ["test", "local-read", "-S", "8", "-j"]]:
                 done = subprocess.run([PROGRAM, *map(str, arguments)], env={**CLEAN, **WITH_PROVIDER}, stdout=full,
                                       stderr=subprocess.PIPE, timeout=300, check=False)
                 self.assertEqual(done.returncode, 70, arguments)
@@ -601,7 +604,7 @@ class Program(unittest.TestCase):
             shown.stop()
             self.assertEqual(self.process("stat", shown)["state"], "T")
             self.assertEqual(self.process("hang", shown, 2)["verdict"], "stopped")
-            self.assertIn("IS STOPPED", run("hang", shown.pid).stdout)
+            self.assertIn("IS STOPPED", run("hang", "-i", "0.2", shown.pid).stdout)
 
     def test_a_process_that_stands_or_has_ended_is_a_hang_also_without_a_page(self):
         asleep = subprocess.Popen(["sleep", "600"])  # pylint: disable=consider-using-with
@@ -614,7 +617,7 @@ class Program(unittest.TestCase):
         asleep.kill()
         os.waitid(os.P_PID, asleep.pid, os.WEXITED | os.WNOWAIT)
         self.assertEqual(self.process("hang", asleep, 2)["verdict"], "ended")
-        self.assertIn("HAS ENDED", run("hang", asleep.pid).stdout)
+        self.assertIn("HAS ENDED", run("hang", "-i", "0.2", asleep.pid).stdout)
 
     def test_a_page_that_cannot_be_read_is_no_hang_of_others(self):
         strange = "import os, sys; os.memfd_create('erdma-stat'); print(flush=True); sys.stdin.read()"
@@ -668,8 +671,8 @@ class Program(unittest.TestCase):
         with Shown(FI_ERDMA_STAT="off") as shown:
             for name in ["stat", "hang"]:
                 self.assertIn("no statistics", self.process(name, shown, 1)["fault"])
-            for name in ["stat", "hang", "info"]:
-                done = run(name, shown.pid)
+            for name, options in [*self.SOON.items(), ("info", [])]:
+                done = run(name, *options, shown.pid)
                 self.assertEqual((done.returncode, done.stdout), (1, ""))
                 self.assertIn(f"{shown.pid}: it shows no statistics", done.stderr)
             done = run("stat", "--prometheus", "-i", "0.05", shown.pid)
@@ -742,7 +745,7 @@ class Program(unittest.TestCase):
 
     def test_nothing_but_text_is_printed(self):
         with Shown() as shown:
-            for arguments in [["stat", "-v"], ["hang"], ["info", shown.pid]]:
+            for arguments in [["stat", "-v"], ["hang", "-i", "0.2"], ["info", shown.pid]]:
                 self.assertNotRegex(run(*arguments, TERM="xterm-256color").stdout, r"[^\n -~]")
 
     def test_the_program_needs_no_libfabric(self):
@@ -753,7 +756,7 @@ class Program(unittest.TestCase):
                 file.write("no library")
             self.assertIn("can't be loaded", run("doctor", "--for", "nccl", LD_LIBRARY_PATH=folder).stdout)
             self.assertIn("shown_endpoint", run("stat", shown.pid, LD_LIBRARY_PATH=folder).stdout)
-            self.assertIn("DOES NOT CALL", run("hang", shown.pid, LD_LIBRARY_PATH=folder).stdout)
+            self.assertIn("DOES NOT CALL", run("hang", "-i", "0.2", shown.pid, LD_LIBRARY_PATH=folder).stdout)
 
     def completed(self, *words):
         script = '. "$0"; COMP_WORDS=(fi_erdma "$@") COMP_CWORD=$#; _fi_erdma; printf "%s\\n" "${COMPREPLY[@]}"'
@@ -1303,11 +1306,11 @@ class Doctor(unittest.TestCase):
         self.assertIn("W403", self.codes(**WITH_PROVIDER, before=limited(resource.RLIMIT_NOFILE, 256)))
         self.assertIn("256", str(self.findings))
 
-    def peer(self, **environment):
+    def peer(self, limit="30", **environment):
         """The codes of a doctor whose peer is the doctor of this host."""
         port = free_port()
-        server = serve(self, "doctor", "--serve", "-P", port, "-T", "30", **environment)
-        codes = self.codes("--peer", "127.0.0.1", "-P", port, "-T", "30", **environment)
+        server = serve(self, "doctor", "--serve", "-P", port, "-T", limit, **environment)
+        codes = self.codes("--peer", "127.0.0.1", "-P", port, "-T", limit, **environment)
         self.served = server.communicate(timeout=100)
         self.served_status = server.returncode
         self.texts = " ".join(finding["text"] for finding in self.findings)
@@ -1458,7 +1461,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual(said[1].count("127.0.0.1 came, and is not the other side: "), 2, said[1])
 
     def test_a_peer_whose_connection_is_refused(self):
-        codes = self.peer(**self.nic, FI_ERDMA_SHM="off", SOFTERDMA_FAULT="connect refuse times=100000")
+        codes = self.peer("9", **self.nic, FI_ERDMA_SHM="off", SOFTERDMA_FAULT="connect refuse times=100000")
         self.assertEqual(codes, {"E209", "E210", "E211"})
         self.assertEqual(self.served_status, 2)
 
