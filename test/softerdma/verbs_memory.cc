@@ -3,6 +3,8 @@
 #include <link.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -85,11 +87,22 @@ F* of_gpu(const char* name) {
   return function;
 }
 
+/// Returns false if the process itself has no access to the first or last byte: a kernel cannot pin
+/// such memory, as that of a real GPU. Where the kernel refuses to tell, the memory is accepted.
+bool can_be_pinned(const void* address, size_t length) {
+  char seen[2];
+  char* const first = static_cast<char*>(const_cast<void*>(address));
+  const iovec to[] = {{seen, 2}}, from[] = {{first, 1}, {first + length - 1, 1}};
+  const long count = syscall(SYS_process_vm_readv, getpid(), to, 1, from, 2, 0);
+  return count == 2 || (count < 0 && errno != EFAULT);
+}
+
 /// If the address belongs to a simulated GPU, replaces it by that of the bytes, as the processor
 /// has no access, and sets `gpu`. Returns 0 or the errno of a kernel that cannot pin the memory.
 int find_on_gpu(const Limits& limits, size_t length, void*& address, int& gpu) {
   auto* alias = of_gpu<void*(const void*, size_t)>("softcuda_alias");
-  if (alias == nullptr || alias(address, 1) == nullptr) return 0;
+  if (alias == nullptr || alias(address, 1) == nullptr)
+    return can_be_pinned(address, length) ? 0 : EFAULT;
   void* bytes = limits.peermem != 0 ? alias(address, length) : nullptr;
   if (bytes == nullptr) return EFAULT;
   if (auto* device = of_gpu<int(const void*)>("softcuda_device")) gpu = device(address);

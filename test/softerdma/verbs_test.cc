@@ -223,6 +223,22 @@ TEST(regions_run_out) {
   ck_assert_int_eq(errno, ENOSPC);
 }
 
+TEST(memory_without_access_cannot_be_registered, 3) {
+  Side sides[2];
+  connect_compat(sides);
+  const size_t page = size_t(sysconf(_SC_PAGESIZE));
+  auto* const memory = static_cast<char*>(
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ck_assert_ptr_ne(memory, MAP_FAILED);
+  if (_i < 2) ck_assert_int_eq(mprotect(memory + _i * page, page, PROT_NONE), 0);
+  errno = 0;
+  ibv_mr* const region = (ibv_reg_mr)(sides[0].pd, memory, 2 * page, static_cast<int>(kAll));
+  ck_assert_int_eq(region != nullptr, _i == 2);
+  ck_assert_int_eq(errno, _i == 2 ? 0 : EFAULT);
+  if (region) ck_assert_int_eq(ibv_dereg_mr(region), 0);
+  munmap(memory, 2 * page);
+}
+
 TEST(write_with_immediate_data_consumes_a_receive) {
   Side sides[2];
   connect_compat(sides);
