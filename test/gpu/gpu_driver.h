@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,12 @@ class Driver {
   /// Opens the driver in this process, with the primary context of a device.
   explicit Driver(int device);
 
+  /// Chooses how memory is allocated from now on: "plain" (cuMemAlloc), "mapped" (cuMemCreate, can
+  /// be exported as a descriptor), "unshared" (cuMemCreate, can't be), "pool" (cuMemAllocAsync) or
+  /// "managed" (cuMemAllocManaged). Ends the program with status 77 if the driver lacks it.
+  void choose(const std::string& kind);
   DevicePointer allocate(size_t bytes);
-  void free(DevicePointer memory) { must(x_free(memory), "cuMemFree"); }
+  void free(DevicePointer memory);
   void put(DevicePointer to, const std::vector<char>& bytes) {
     must(x_to_device(to, bytes.data(), bytes.size()), "cuMemcpyHtoD");
     must(x_synchronize(), "cuCtxSynchronize");
@@ -47,12 +52,14 @@ class Driver {
     std::exit(1);
   }
   template <typename F>
-  void find(F*& function, const char* name) {
+  void find(F*& function, const char* name, int status = 1) {
     function = reinterpret_cast<F*>(dlsym(x_library, name));
     if (function) return;
     std::fprintf(stderr, "libcuda.so.1 has no %s\n", name);
-    std::exit(1);
+    std::exit(status);
   }
+  DevicePointer map(size_t bytes);
+  void unmap(DevicePointer memory);
 
   void* x_library;
   int x_devices = 0;
@@ -67,6 +74,19 @@ class Driver {
   Result (*x_copy)(DevicePointer, DevicePointer, size_t, Stream);
   Result (*x_wait)(Stream);
   Result (*x_synchronize)();
+
+  std::string x_kind = "plain";
+  std::map<DevicePointer, size_t> x_mapped;  ///< sizes
+  Result (*x_create)(PhysicalMemory*, size_t, const MemAllocationProperties*, unsigned long long);
+  Result (*x_release)(PhysicalMemory);
+  Result (*x_reserve)(DevicePointer*, size_t, size_t, DevicePointer, unsigned long long);
+  Result (*x_unreserve)(DevicePointer, size_t);
+  Result (*x_map)(DevicePointer, size_t, size_t, PhysicalMemory, unsigned long long);
+  Result (*x_unmap)(DevicePointer, size_t);
+  Result (*x_admit)(DevicePointer, size_t, const MemAccess*, size_t);
+  Result (*x_alloc_async)(DevicePointer*, size_t, Stream);
+  Result (*x_free_async)(DevicePointer, Stream);
+  Result (*x_alloc_managed)(DevicePointer*, size_t, unsigned);
 };
 
 inline Driver::Driver(int device) : x_library(dlopen("libcuda.so.1", RTLD_NOW)) {
@@ -102,11 +122,76 @@ inline Driver::Driver(int device) : x_library(dlopen("libcuda.so.1", RTLD_NOW)) 
   must(stream(&x_stream, kStreamNonBlocking), "cuStreamCreate");
 }
 
-inline DevicePointer Driver::allocate(size_t bytes) {
+inline void Driver::choose(const std::string& kind) {
+  x_kind = kind;
+  if (kind == "mapped" || kind == "unshared") {
+    find(x_create, "cuMemCreate", 77);
+    find(x_release, "cuMemRelease", 77);
+    find(x_reserve, "cuMemAddressReserve", 77);
+    find(x_unreserve, "cuMemAddressFree", 77);
+    find(x_map, "cuMemMap", 77);
+    find(x_unmap, "cuMemUnmap", 77);
+    find(x_admit, "cuMemSetAccess", 77);
+  } else if (kind == "pool") {
+    find(x_alloc_async, "cuMemAllocAsync", 77);
+    find(x_free_async, "cuMemFreeAsync", 77);
+  } else if (kind == "managed") {
+    find(x_alloc_managed, "cuMemAllocManaged", 77);
+  } else if (kind != "plain") {
+    std::exit(64);
+  }
+}
+
+inline DevicePointer Driver::map(size_t bytes) {
+  constexpr size_t kGranularity = size_t(2) << 20;
+  const size_t size = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+  const int handles = x_kind == "mapped" ? kHandlePosixFd : 0;
+  const MemAllocationProperties wanted{
+      kMemoryPinned, handles, {kLocationDevice, x_device}, nullptr, {}};
+  const MemAccess access{{kLocationDevice, x_device}, kAccessReadWrite};
+  PhysicalMemory physical = 0;
   DevicePointer made = 0;
-  must(x_set(x_context), "cuCtxSetCurrent");
-  must(x_alloc(&made, bytes ? bytes : 1), "cuMemAlloc");
+  must(x_create(&physical, size, &wanted, 0), "cuMemCreate");
+  must(x_reserve(&made, size, 0, 0, 0), "cuMemAddressReserve");
+  must(x_map(made, size, 0, physical, 0), "cuMemMap");
+  must(x_admit(made, size, &access, 1), "cuMemSetAccess");
+  must(x_release(physical), "cuMemRelease");  // the mapping keeps the memory
+  x_mapped[made] = size;
   return made;
+}
+
+inline void Driver::unmap(DevicePointer memory) {
+  const size_t size = x_mapped.at(memory);
+  x_mapped.erase(memory);
+  must(x_unmap(memory, size), "cuMemUnmap");
+  must(x_unreserve(memory, size), "cuMemAddressFree");
+}
+
+inline DevicePointer Driver::allocate(size_t bytes) {
+  constexpr unsigned kAttachGlobal = 1;  // CU_MEM_ATTACH_GLOBAL
+  DevicePointer made = 0;
+  if (!bytes) bytes = 1;
+  must(x_set(x_context), "cuCtxSetCurrent");
+  if (x_kind == "mapped" || x_kind == "unshared") return map(bytes);
+  if (x_kind == "pool") {
+    must(x_alloc_async(&made, bytes, x_stream), "cuMemAllocAsync");
+    must(x_wait(x_stream), "cuStreamSynchronize");
+  } else if (x_kind == "managed") {
+    must(x_alloc_managed(&made, bytes, kAttachGlobal), "cuMemAllocManaged");
+  } else {
+    must(x_alloc(&made, bytes), "cuMemAlloc");
+  }
+  return made;
+}
+
+inline void Driver::free(DevicePointer memory) {
+  if (x_kind == "mapped" || x_kind == "unshared") return unmap(memory);
+  if (x_kind == "pool") {
+    must(x_free_async(memory, x_stream), "cuMemFreeAsync");
+    must(x_wait(x_stream), "cuStreamSynchronize");
+  } else {
+    must(x_free(memory), "cuMemFree");
+  }
 }
 
 inline std::string Driver::describe() {

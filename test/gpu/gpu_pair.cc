@@ -1,6 +1,7 @@
-// gpu_pair kind | check PROVIDER | time PROVIDER BYTES ROUNDS | copy BYTES ROUNDS
+// gpu_pair kind | check PROVIDER [MEMORY] | time PROVIDER BYTES ROUNDS [MEMORY] | copy BYTES ROUNDS
 // Sends messages between GPU memory of two processes through libfabric, and measures copies by the
-// driver alone. The second process uses the second GPU, if there is one.
+// driver alone. MEMORY is a kind that Driver::choose() knows. The second process uses the second
+// GPU, if there is one.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -153,7 +154,8 @@ class Pipes {
     if (pipe(x_down) || pipe(x_up)) std::exit(1);
     std::signal(SIGCHLD, [](int) {
       int status = 0;
-      if (waitpid(-1, &status, WNOHANG) > 0 && status != 0) _exit(1);
+      if (waitpid(-1, &status, WNOHANG) > 0 && status != 0)
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
     });
     const pid_t parent = getpid();
     x_child = fork();
@@ -213,9 +215,10 @@ void check_size(Endpoint& ep, Driver& driver, bool sends, size_t length, int kin
   if (device) driver.free(memory);
 }
 
-int check(const char* provider) {
+int check(const char* provider, const std::string& memory) {
   Pipes pipes;
   Driver driver(pipes.second() ? 1 : 0);
+  driver.choose(memory);
   Endpoint ep(provider);
   ep.meet(pipes.exchange(ep.name()));
   for (int round = 0; round < 2; ++round)
@@ -226,9 +229,10 @@ int check(const char* provider) {
 }
 
 /// Prints half a round trip in us, as the median of rounds.
-int time_messages(const char* provider, size_t length, int rounds) {
+int time_messages(const char* provider, size_t length, int rounds, const std::string& memory) {
   Pipes pipes;
   Driver driver(pipes.second() ? 1 : 0);
+  driver.choose(memory);
   Endpoint ep(provider);
   ep.meet(pipes.exchange(ep.name()));
   const DevicePointer out = driver.allocate(length), in = driver.allocate(length);
@@ -278,11 +282,15 @@ int time_copies(size_t length, int rounds) {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const auto number = [&](int i) { return std::strtoul(argv[i], nullptr, 0); };
+  const auto memory = [&](int i) { return std::string(argc > i ? argv[i] : "plain"); };
   if (what == "kind") return std::puts(Driver(0).describe().c_str()) < 0;
-  if (what == "check" && argc == 3) return check(argv[2]);
-  if (what == "time" && argc == 5) return time_messages(argv[2], number(3), int(number(4)));
+  if (what == "check" && argc >= 3) return check(argv[2], memory(3));
+  if (what == "time" && argc >= 5)
+    return time_messages(argv[2], number(3), int(number(4)), memory(5));
   if (what == "copy" && argc == 4) return time_copies(number(2), int(number(3)));
-  std::fputs("gpu_pair kind | check PROVIDER | time PROVIDER BYTES ROUNDS | copy BYTES ROUNDS\n",
-             stderr);
+  std::fputs(
+      "gpu_pair kind | check PROVIDER [MEMORY] | time PROVIDER BYTES ROUNDS [MEMORY] | copy BYTES "
+      "ROUNDS\n",
+      stderr);
   return 64;
 }

@@ -36,7 +36,7 @@ pack() {
   tar -C "$folder" -czf "$1" erdma-gpu && echo "$1: $(du -h "$1" | cut -f1)"
 }
 
-failed=0 slow=0
+failed=0 slow=0 shared=no
 export FI_LOG_LEVEL=${FI_LOG_LEVEL:-warn} FI_LOG_PROV=${FI_LOG_PROV:-erdma}
 # as PROVIDER COMMAND...: runs the command with the provider; erdma uses only shared memory.
 as() {
@@ -78,8 +78,10 @@ row() {
 run() {
   errors=$(mktemp) || exit 1
   trap 'rm -f "$errors"' EXIT
-  "$program" kind
-  case $? in
+  kind=$("$program" kind)
+  status=$?
+  echo "$kind"
+  case $status in
     0) ;;
     77) echo 'SKIP: there is no GPU here'; exit 77 ;;
     *) exit 1 ;;
@@ -89,15 +91,21 @@ run() {
   FI_ERDMA_CUDA_IPC=off check 'the same, staged' as erdma "$program" check erdma
   FI_ERDMA_CUDA_IPC=off FI_ERDMA_CMA=off check 'the same, staged and without CMA' \
     as erdma "$program" check erdma
+  for memory in mapped unshared pool managed; do
+    check "memory of another kind: $memory" as erdma "$program" check erdma "$memory"
+  done
   echo 'SKIP: GPU memory through a NIC (there is none that could reach it)'
   upstream=yes
   as shm "$program" check shm >/dev/null 2>"$errors" ||
     { upstream=no; echo "no upstream shm to compare with: $(tail -n 1 "$errors")"; }
+  case $kind in
+    '1 of: '*) shared=yes; echo 'two processes share one GPU, which switches between them: the times are not judged' ;;
+  esac
   printf '%10s %10s %10s %10s %10s %12s %12s %12s\n' bytes 'erdma us' 'staged us' 'shm us' 'copy us' \
     erdma/staged erdma/shm copy/erdma
   for bytes in 8 65536 1048576 16777216; do row "$bytes"; done
   [ "$failed" = 0 ] || exit 1
-  [ "$slow" = 0 ] || exit 2
+  [ "$slow" = 0 ] || [ "$shared" = yes ] || exit 2
 }
 
 case ${1:-} in
