@@ -473,6 +473,32 @@ TEST(shared_memory_of_the_application_is_seen_only_by_who_asks, 2) {
   munmap(memory, Arena::bytes(4));
 }
 
+/// Nothing shows that the second use has the pages of the first, so it finds no region of the
+/// first.
+TEST(shared_memory_is_registered_for_one_long_use_at_a_time) {
+  const erdma::test::CapturedStderr error_output;
+  erdma::test::g_log_level = -1;
+  erdma::util::set_notice_level(erdma::util::NoticeLevel::info);
+  RegionLog log;
+  auto cache = make_cache(log);
+  const size_t bytes = verbs::kLeastSingleUse;
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  Registration one, two;
+  ck_assert_int_eq(cache->acquire(memory, bytes - page_bytes(), 0, one), -FI_EOPNOTSUPP);
+  ck_assert(contains(error_output.only_write(), "is shared or of a file"));
+  ck_assert_int_eq(cache->acquire(memory, bytes, 0, one), 0);
+  ck_assert_int_eq(cache->acquire(memory, bytes, 0, two), 0);
+  ck_assert_ptr_ne(one.entry, two.entry);
+  ck_assert_uint_eq(cache->statistics().regions, 2);
+  cache->release(one);
+  cache->release(two);
+  ck_assert_int_eq(cache->acquire(memory, bytes, 0, one), 0);
+  ck_assert_uint_eq(cache->statistics().hits, 0);
+  cache->release(one);
+  munmap(memory, bytes);
+}
+
 TEST_CASE();
 
 TEST(sets_of_addresses_are_sets, 4) {

@@ -260,7 +260,7 @@ TEST(nothing_is_registered_beyond_the_limits) {
 TEST(short_memory_is_refused) {
   Limited rig({});
   Registration use;
-  const size_t least = SingleUses::kLeastBytes;
+  const size_t least = verbs::kLeastSingleUse;
   ck_assert_uint_le(least, Arena::bytes(64));
   iovec memory{rig.arena.at(0), least - 1};
   ck_assert_int_eq(verbs::register_all(rig.cache, &memory, 1, 0, &use), -FI_EOPNOTSUPP);
@@ -300,7 +300,7 @@ TEST(a_run_that_copies_all_hears_of_it_once) {
 /// The length of the whole transfer decides.
 TEST(a_short_piece_of_a_long_transfer_is_registered, 2) {
   Limited rig({});
-  const size_t least = SingleUses::kLeastBytes, piece = least - 16;
+  const size_t least = verbs::kLeastSingleUse, piece = least - 16;
   const iovec pieces[] = {
       {rig.arena.at(1), 16}, {nullptr, 0}, {rig.arena.at(0), piece - size_t(_i)}, {nullptr, 0}};
   Registration uses[4];

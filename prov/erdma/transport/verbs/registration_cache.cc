@@ -19,6 +19,16 @@ bool for_want_of_room(int error) noexcept {
          error != EOPNOTSUPP && error != ENODEV && error != ETIME;
 }
 
+namespace {
+
+/// Tells why memory of this range can't be watched, if it is therefore copied.
+void tell_copied(CopyNotices& notices, const MemoryRange& range, CopyNotices::What what,
+                 const char* why) noexcept {
+  if (range.bytes() < kLeastSingleUse) notices.once(what, why, 0);
+}
+
+}  // namespace
+
 // --- Start and end.
 
 util::Result<std::unique_ptr<WatchedCache>> WatchedCache::create(std::unique_ptr<RegionMaker> maker,
@@ -198,7 +208,9 @@ int WatchedCache::make(const MemoryRange& range, int rights, Registration& regis
     return -FI_EOPNOTSUPP;
   }
   if (x_refused.refuses(range.bytes())) return -FI_ENOMEM;
-  if (const int rc = watch(range)) return rc;
+  const int unwatched = watch(range);
+  if (unwatched && (unwatched != -FI_EOPNOTSUPP || range.bytes() < kLeastSingleUse))
+    return unwatched;
   if (!make_room(range.bytes())) return -FI_ENOMEM;
   auto entry = std::make_unique<CachedRegion>();
   entry->range = range;
@@ -209,7 +221,7 @@ int WatchedCache::make(const MemoryRange& range, int rights, Registration& regis
   x_statistics.bytes += range.bytes();
   CachedRegion& made = *entry.release();
   use(made, registration);
-  if (!x_quarantines.overlap(range)) list(made);
+  if (!unwatched && !x_quarantines.overlap(range)) list(made);
   return 0;
 }
 
@@ -231,29 +243,29 @@ int WatchedCache::watch(const MemoryRange& range) {
   if (x_watched.contains(range)) return 0;
   MemoryRange watched;
   for (uintptr_t at = range.start; at < range.end; at = watched.end)
-    if (const int rc = watch_mapping(at, watched)) return rc;
+    if (const int rc = watch_mapping(at, range, watched)) return rc;
   return 0;
 }
 
 /// `before` is looked up before watching and may be another mapping by then. But a range that is
 /// one mapping afterwards is watched as a whole or not at all, and apply_changes() reports changes
 /// in between.
-int WatchedCache::watch_mapping(uintptr_t address, MemoryRange& watched) {
+int WatchedCache::watch_mapping(uintptr_t address, const MemoryRange& range, MemoryRange& watched) {
   Mapping before, after;
   if (!find_mapping(address, before) || !before.ours) {
-    x_notices.once(CopyNotices::shared, "is shared or of a file, which may change unseen", 0);
+    tell_copied(x_notices, range, CopyNotices::shared,
+                "is shared or of a file, which may change unseen");
     return -FI_EOPNOTSUPP;
   }
   watched = before.range;
   if (const int rc = x_monitor->watch(watched)) {
     if (rc == -FI_EBUSY)
-      x_notices.once(CopyNotices::busy, "is watched by another userfaultfd", 0);
+      tell_copied(x_notices, range, CopyNotices::busy, "is watched by another userfaultfd");
     else if (rc == -FI_EOPNOTSUPP && find_mapping(address, after) && after.ours &&
              after.range.contains(watched))
-      x_notices.once(CopyNotices::kind,
-                     "is of a kind that userfaultfd of this kernel can't watch (huge pages can be "
-                     "watched since Linux 5.19)",
-                     0);
+      tell_copied(x_notices, range, CopyNotices::kind,
+                  "is of a kind that userfaultfd of this kernel can't watch (huge pages can be "
+                  "watched since Linux 5.19)");
     return -FI_EOPNOTSUPP;
   }
   x_watched.add(watched);

@@ -38,6 +38,10 @@ inline constexpr char kMoreThanTheNic[] = "is more than the NIC registers at onc
 inline constexpr char kMoreThanTheLimit[] =
     "is more than half of the limit of locked memory (raise ulimit -l)";
 
+/// A registration for one use costs about as much as copying this many bytes: two commands of the
+/// device, and the kernel pins page by page.
+inline constexpr size_t kLeastSingleUse = 256 * 1024;
+
 /// True if an error of the driver may go away once another region is deregistered. Drivers report
 /// different errors when a limit is reached.
 bool for_want_of_room(int error) noexcept;
@@ -51,6 +55,9 @@ bool for_want_of_room(int error) noexcept;
 /// Each set of rights has its own regions: memory that is both sent and received has two or more.
 /// Overlapping ranges are not merged, because an application that sends from a sliding window would
 /// register all of it anew each time. A region that another contains is dropped.
+///
+/// Memory that cannot be watched, as it is shared, is registered for one use at a time (SingleUses
+/// explains why that is safe), if the use is long enough.
 ///
 /// Memory that is freed under x_mutex may itself be watched; then freeing waits for the monitor's
 /// thread, which never takes x_mutex. A thread of the cache does what can be done later.
@@ -100,7 +107,7 @@ class WatchedCache final : public RegistrationCache,
   int make(const MemoryRange& range, int rights, Registration& registration);
   void list(CachedRegion& entry);
   int watch(const MemoryRange& range);
-  int watch_mapping(uintptr_t address, MemoryRange& watched);
+  int watch_mapping(uintptr_t address, const MemoryRange& range, MemoryRange& watched);
   ibv_mr* make_region(const MemoryRange& range, int rights) noexcept;
   bool may_help(size_t bytes) noexcept;
   size_t held_bytes() noexcept;

@@ -23,15 +23,12 @@ namespace erdma::transport::verbs {
 /// still the same.
 class SingleUses final : public RegistrationCache, private util::BeforeFork, private RegionEvictor {
  public:
-  /// A registration costs about as much as copying this many bytes: two commands of the device, and
-  /// the kernel pins page by page.
-  static constexpr size_t kLeastBytes = 256 * 1024;
-
   struct Limits {
     size_t max_bytes = SIZE_MAX;  ///< of all regions
     size_t max_regions = 1024;
     size_t max_region_bytes = SIZE_MAX;
-    size_t least_bytes = kLeastBytes;  ///< of all pieces: shorter uses are not worth a registration
+    size_t least_bytes =
+        kLeastSingleUse;  ///< of all pieces: shorter uses are not worth a registration
     /// A thread deregisters several regions at a time, so that no transfer waits for it.
     bool later = false;
     /// How long the thread lets regions retire. It often shares a core with the transfers, and each
