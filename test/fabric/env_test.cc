@@ -8,6 +8,7 @@
 #include "fake/captured_stderr.h"
 #include "libcheck.h"
 
+using erdma::fabric::PeerLoss;
 using erdma::fabric::Ptracer;
 using erdma::fabric::RendezvousBy;
 using erdma::fabric::Settings;
@@ -91,6 +92,7 @@ const GoodCase kGood[] = {
      [](const Settings& s) { return s.nic_eager_bytes == 2048; }},
     {"FI_ERDMA_MAX_CONNECTIONS", "2", [](const Settings& s) { return s.max_connections == 2; }},
     {"FI_ERDMA_PEER_TIMEOUT", "500", [](const Settings& s) { return s.peer_timeout_ms == 500; }},
+    {"FI_ERDMA_PEER_LOSS", "all", [](const Settings& s) { return s.peer_loss == PeerLoss::all; }},
     {"FI_ERDMA_STAT", "off", [](const Settings& s) { return s.stat == Switch::off; }},
     {"FI_ERDMA_JOB_KEY", "let me in", [](const Settings& s) { return s.job_key == "let me in"; }},
     {"FI_ERDMA_JOB_KEY", kLongestKey.c_str(),
@@ -142,6 +144,7 @@ const BadCase kBad[] = {
     {"FI_ERDMA_MAX_CONNECTIONS", "30001", "2 to 30000"},
     {"FI_ERDMA_STAT", "on", "auto or off"},
     {"FI_ERDMA_PEER_TIMEOUT", "99", "100 to 3600000"},
+    {"FI_ERDMA_PEER_LOSS", "none", "named or all"},
 };
 
 TEST(a_bad_value_is_replaced_by_the_default_with_one_warning, std::size(kBad)) {

@@ -195,6 +195,33 @@ TEST(a_peer_that_is_lost_to_a_receive_from_any_source_is_seen_once) {
   ck_assert_int_eq(pair.a.engine.cancel(&g_one), 0);
 }
 
+/// The application knows that no other peer will satisfy its receives. An orderly close is no loss.
+TEST(a_receive_from_any_source_ends_with_a_lost_peer_where_that_is_asked_for, 3) {
+  const erdma::test::CapturedStderr error_output;
+  erdma::test::g_log_level = -1;
+  erdma::protocol::EngineConfig config = kConfig;
+  config.loss_fails_all = _i > 0;
+  Pair pair(config);
+  char bytes[4];
+  pair.a.send(1, bytes, 1, 9);
+  pair.b.receive(bytes, 1, 9, &g_two);
+  pair.run_until_idle();
+  pair.a.receive(&bytes[2], 1, 9, &g_one);
+  pair.a.receive(&bytes[3], 1, 8, &g_three);
+  Transport::bring_down(pair.a_to_b(), _i == 2 ? -FI_ESHUTDOWN : -FI_ECONNRESET, pair.a.engine);
+  if (_i == 1) {
+    for (const void* context : {&g_one, &g_three}) {
+      const auto ended = pair.a.received.take();
+      ck_assert_ptr_eq(ended.context, context);
+      ck_assert_int_eq(ended.error, FI_ECONNRESET);
+    }
+    ck_assert(error_output.only_write().find("operations with it end in errors") !=
+              std::string::npos);
+  }
+  ck_assert(pair.a.received.entries.empty());
+  pair.end_work({&g_one, &g_two, &g_three});
+}
+
 TEST(a_directed_receive_waits_for_its_peer_and_another_does_not) {
   Pair pair;
   erdma::transport::Sink& engine = pair.b.engine;

@@ -188,9 +188,9 @@ int Endpoint::enable() {
   const util::Guard guard(x_domain.lock());
   if (progress) progress->expect_one_more();
   if (const int bad = x_shared ? x_shared->add(x_driver, *x_av) : 0) return bad;
-  x_driver.start(
-      {kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices, &x_statistics},
-      std::move(*transports), *x_av, x_shared ? &x_shared->receives() : nullptr);
+  x_driver.start({kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices, &x_statistics,
+                  settings.peer_loss == PeerLoss::all},
+                 std::move(*transports), *x_av, x_shared ? &x_shared->receives() : nullptr);
   CompletionPorts& ports = x_driver.ports();
   x_options.enable(*x_driver.engine(), ports.sent.selective, ports.received.selective);
   ports.received.unasked = x_shared && !ports.received.selective;

@@ -101,6 +101,7 @@ constexpr WordFor<Switch> kAutoOnOff[] = {
 constexpr WordFor<RendezvousBy> kRendezvous[] = {{"auto", RendezvousBy::automatic},
                                                  {"read", RendezvousBy::read},
                                                  {"write", RendezvousBy::write}};
+constexpr WordFor<PeerLoss> kPeerLosses[] = {{"named", PeerLoss::named}, {"all", PeerLoss::all}};
 using transport::verbs::ForkPolicy;
 constexpr WordFor<ForkPolicy> kForks[] = {
     {"auto", ForkPolicy::automatic}, {"safe", ForkPolicy::safe}, {"unsafe", ForkPolicy::unsafe}};
@@ -237,6 +238,10 @@ constexpr Variable kVariables[] = {
      "Milliseconds without a sign of life after which a peer behind a NIC counts as dead. "
      "Default: 10000.",
      number<&Settings::peer_timeout_ms, 100, 3'600'000>},
+    {"FI_ERDMA_PEER_LOSS", "peer_loss", "named or all",
+     "Which receives end in an error when a peer is lost: those that name it, or also those from "
+     "any source, as NCCL posts them. Default: named.",
+     word<&Settings::peer_loss, kPeerLosses>},
     {"FI_ERDMA_JOB_KEY", "job_key", "1 to 256 bytes",
      "A secret that peers behind a NIC must share; an auth_key of the application takes "
      "precedence. Default: none.",

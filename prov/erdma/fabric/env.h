@@ -15,6 +15,8 @@ namespace erdma::fabric {
 enum class Switch : uint8_t { automatic, on, off };
 enum class Ptracer : uint8_t { ancestor, any, none };
 enum class RendezvousBy : uint8_t { automatic, read, write };
+/// Which receives end when a peer is lost: those that name it, or also those from any source.
+enum class PeerLoss : uint8_t { named, all };
 
 /// The longest FI_ERDMA_JOB_KEY and auth_key.
 inline constexpr size_t kMaxKeyBytes = 256;
@@ -46,6 +48,7 @@ struct Settings {
   size_t nic_eager_bytes = 8192;                      ///< FI_ERDMA_NIC_EAGER_SIZE, 2048..65536
   unsigned max_connections = 1024;                    ///< FI_ERDMA_MAX_CONNECTIONS, per endpoint
   unsigned peer_timeout_ms = 10'000;                  ///< FI_ERDMA_PEER_TIMEOUT
+  PeerLoss peer_loss = PeerLoss::named;               ///< FI_ERDMA_PEER_LOSS=named|all
   std::string job_key;                                ///< FI_ERDMA_JOB_KEY; empty = none
   Switch stat = Switch::automatic;                    ///< FI_ERDMA_STAT=auto|off
 };

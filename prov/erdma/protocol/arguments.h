@@ -26,7 +26,8 @@ struct EngineConfig {
   size_t unexpected_bytes;                      ///< budget for unexpected messages, per peer
   uint32_t send_limit;                          ///< sends in flight before -FI_EAGAIN
   hmem::DeviceMemory* device_memory = nullptr;  ///< null: all memory is host memory
-  WaitsSink* waits = nullptr;  ///< receives the reports of waits.h; outlives the engine
+  WaitsSink* waits = nullptr;   ///< receives the reports of waits.h; outlives the engine
+  bool loss_fails_all = false;  ///< a lost peer ends receives from any source, too
 };
 
 /// The arguments of all twelve functions that send a message.

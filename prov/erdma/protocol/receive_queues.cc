@@ -160,18 +160,19 @@ bool ReceiveQueues::has_posted_from(const Peer* source) noexcept {
   return false;
 }
 
-bool ReceiveQueues::fail_directed(const Peer& source, int status, CompletionSink& sink) noexcept {
-  const bool any = fail_directed(tagged, source, status, sink);
-  return fail_directed(untagged, source, status, sink) || any;
+bool ReceiveQueues::fail_posted_from(const Peer* source, int status,
+                                     CompletionSink& sink) noexcept {
+  const bool any = fail_posted_from(tagged, source, status, sink);
+  return fail_posted_from(untagged, source, status, sink) || any;
 }
 
-bool ReceiveQueues::fail_directed(Matcher& queues, const Peer& source, int status,
-                                  CompletionSink& sink) noexcept {
+bool ReceiveQueues::fail_posted_from(Matcher& queues, const Peer* source, int status,
+                                     CompletionSink& sink) noexcept {
   bool any = false;
   for (PostedEntry* entry = queues.first_posted(); entry;) {
     PostedEntry* next = queues.next_posted(*entry);
     auto& receive = static_cast<Receive&>(*entry);
-    if (receive.source == &source) {
+    if (receive.source == source) {
       any = true;
       queues.remove(receive);
       receive.posted = false;

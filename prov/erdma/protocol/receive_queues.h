@@ -90,8 +90,9 @@ struct ReceiveQueues {
 
   /// Returns whether a receive is posted that names this source; null: a receive from any source.
   bool has_posted_from(const Peer* source) noexcept;
-  /// Fails the receives that name this source. Returns true if there were any.
-  bool fail_directed(const Peer& source, int status, CompletionSink& sink) noexcept;
+  /// Fails the receives that name this source; null: those from any source. Returns true if there
+  /// were any.
+  bool fail_posted_from(const Peer* source, int status, CompletionSink& sink) noexcept;
   /// For a link that is down: unexpected messages whose bytes are still at the sender are lost.
   /// They stay in the queue, so that the receives that match them fail. For the other messages of
   /// the link no fin will be sent.
@@ -109,8 +110,8 @@ struct ReceiveQueues {
  private:
   int claim(const ReceiveArgs& args, bool drop) noexcept;
   bool cancel_in(Matcher& queues, const void* context) noexcept;
-  bool fail_directed(Matcher& queues, const Peer& source, int status,
-                     CompletionSink& sink) noexcept;
+  bool fail_posted_from(Matcher& queues, const Peer* source, int status,
+                        CompletionSink& sink) noexcept;
 };
 
 inline Receive* ReceiveQueues::make(const ReceiveArgs& args) noexcept {

@@ -12,6 +12,7 @@ namespace erdma::protocol {
 Receives::Receives(const EngineConfig& config, Peers& peers, Controls& controls,
                    CompletionSink& received, SharedReceives* shared) noexcept
     : x_devices(config.device_memory),
+      x_loss_fails_all(config.loss_fails_all),
       x_peers(peers),
       x_controls(controls),
       x_received(received),
@@ -155,8 +156,10 @@ bool Receives::fail(Peer& peer, const transport::Link* link, int status, bool se
   x_queues->fail_unfetched(link, status);
   x_fragments.drop(peer, link);
   // After an orderly close the peer may return under the same address: receives that name it stay.
-  if (sending && status != -FI_ESHUTDOWN)
-    lost |= x_queues->fail_directed(*peer.source, status, x_received);
+  if (!sending || status == -FI_ESHUTDOWN) return lost;
+  lost |= x_queues->fail_posted_from(peer.source, status, x_received);
+  if (x_loss_fails_all && link && link->was_up())
+    lost |= x_queues->fail_posted_from(nullptr, status, x_received);
   return lost;
 }
 

@@ -72,6 +72,7 @@ class Receives {
             size_t length) noexcept;
 
   hmem::DeviceMemory* const x_devices;  ///< null: all memory is host memory
+  const bool x_loss_fails_all;          ///< EngineConfig
   Peers& x_peers;
   Controls& x_controls;
   CompletionSink& x_received;
