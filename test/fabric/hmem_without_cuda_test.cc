@@ -199,6 +199,19 @@ TEST(memory_that_the_nic_refused_is_not_touched) {
   }
 }
 
+TEST(memory_for_peers_that_the_nic_refused_can_not_be_registered) {
+  g_cuda_permitted = false;
+  Root root(hmem_rma_ask());
+  Port port(root);
+  const DeviceMemory memory(8192);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
+  ck_assert_int_eq(control_adapter("reg errno=EFAULT"), 0);
+  ck_assert_int_eq(
+      fi_mr_reg(root.domain, memory.at(0), 8192, FI_REMOTE_READ, 0, 0, 0, &mr, nullptr),
+      -FI_EOPNOTSUPP);
+}
+
 /// The copy of a packet's payload fails: an error, and the next message arrives.
 TEST(copy_that_the_nic_fails_is_an_error) {
   g_cuda_permitted = false;

@@ -251,8 +251,8 @@ MemoryRegion* MemoryRegions::find(uint64_t key) noexcept {
   return found == x_regions.end() ? nullptr : found->second;
 }
 
-/// Registers device memory with the NIC at once, so that fi_mr_reg fails if peers could not access
-/// it, and so that reads of this process's own memory can use the NIC.
+/// Registers device memory with the NIC at once, so that the line about memory that the NIC can't
+/// reach comes early, and so that reads of this process's own memory can use the NIC.
 int MemoryRegions::register_for_peers(MemoryRegion& region, const NamedMemory& memory) const {
   region.device = true;
   region.register_tried = true;
@@ -264,9 +264,13 @@ int MemoryRegions::register_for_peers(MemoryRegion& region, const NamedMemory& m
     return -FI_EOPNOTSUPP;
   }
   auto registered = x_registrar->open(memory.iov[0], memory.dmabuf(), reads, writes);
-  if (!registered) return registered.error();
-  region.registered = std::move(*registered);
-  return 0;
+  if (registered) {
+    region.registered = std::move(*registered);
+    return 0;
+  }
+  // Without a registration the memory is accessed by packets, which CUDA copies. An endpoint that
+  // may not call CUDA could not do that, so the application should hear of it now.
+  return registered.error() == -FI_EOPNOTSUPP && !x_keeper.load() ? 0 : registered.error();
 }
 
 /// `key`: on input the requested key, on return the key to use.

@@ -125,9 +125,10 @@ util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const i
   if (region)
     return std::unique_ptr<RegisteredRegion>(
         std::make_unique<VerbsRegion>(std::move(region), memory));
-  ERDMA_NOTICE(gpu_refused, MR,
+  ERDMA_NOTICE(gpu_staged, MR,
                "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "
-               "their address: %s). %s",
+               "their address: %s), so RMA there is copied through host memory, if it is possible "
+               "at all. %s",
                memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
                util::ErrorText(why.by_address).c_str(), why.remedy());
   return why.final() ? -FI_EOPNOTSUPP : -FI_ENOMEM;
