@@ -1,4 +1,6 @@
 // cuInit, devices and contexts.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -33,6 +35,7 @@ Result cuInit(unsigned flags) {
   std::lock_guard guard(state().mutex);
   if (state().devices == 0) return kNoDevice;
   state().initialized = true;
+  state().initialized_in = getpid();
   return kSuccess;
 }
 

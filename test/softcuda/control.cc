@@ -1,5 +1,6 @@
 // Counts of calls, faults, and the settings in variables.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <sstream>
@@ -97,6 +98,7 @@ Result enter(const char* function, Needs needs) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   ++s.calls[function];
+  if (s.initialized && s.initialized_in != getpid()) return kNotInitialized;
   if (s.released_in == function) {
     s.released_in.clear();
     if (s.primary[0].retained > 0) s.release(s.primary[0]);

@@ -275,10 +275,10 @@ Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, IpcMemHandle from, unsigned
   char path[64];
   std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.fd);
   const int fd = open(path, O_RDWR | O_CLOEXEC);
-  if (fd < 0) return kMapFailed;
+  if (fd < 0) return kInvalidValue;
   if (!is_device_memory(fd, handle.size)) {
     close(fd);
-    return kMapFailed;
+    return kInvalidValue;
   }
   Allocation made;
   if (const Result rc = map(s, fd, handle.size, 0, made)) {

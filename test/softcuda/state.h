@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -83,6 +85,7 @@ constexpr int kMaxDevices = 8;
 struct State {
   std::mutex mutex;
   bool initialized = false;
+  pid_t initialized_in = 0;  ///< process that called cuInit(); a forked child can't use the driver
   int devices = 1;
   bool dmabuf = true;
   bool ipc = true;

@@ -249,7 +249,7 @@ Result cuMemImportFromShareableHandle(PhysicalMemory* out, void* shared, int typ
   State& s = state();
   std::lock_guard guard(s.mutex);
   const Device device = device_of(theirs);
-  if (device < 0 || device >= s.devices || fstat(theirs, &status)) return kInvalidValue;
+  if (device < 0 || device >= s.devices || fstat(theirs, &status)) return kUnknown;
   const int fd = fcntl(theirs, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return kOutOfMemory;
   *out = s.next_physical++;

@@ -46,12 +46,12 @@ enum : Result {
   kNoDevice = 100,
   kInvalidDevice = 101,
   kInvalidContext = 201,
-  kMapFailed = 205,
   kInvalidHandle = 400,
   kNotReady = 600,
   kIllegalAddress = 700,
   kContextDestroyed = 709,
   kNotSupported = 801,
+  kUnknown = 999,
 };
 
 enum PointerAttribute : int {
