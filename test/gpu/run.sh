@@ -99,7 +99,7 @@ run() {
   as shm "$program" check shm >/dev/null 2>"$errors" ||
     { upstream=no; echo "no upstream shm to compare with: $(tail -n 1 "$errors")"; }
   case $kind in
-    '1 of: '*) shared=yes; echo 'two processes share one GPU, which switches between them: the times are not judged' ;;
+    '1 of: '*) shared=yes; echo 'two processes share one GPU: the times are not judged' ;;
   esac
   printf '%10s %10s %10s %10s %10s %12s %12s %12s\n' bytes 'erdma us' 'staged us' 'shm us' 'copy us' \
     erdma/staged erdma/shm copy/erdma
