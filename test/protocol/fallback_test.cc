@@ -194,6 +194,34 @@ struct Crossed : Rig {
   }
 };
 
+/// Each receive completes when its fin has left, or cannot leave any more. The end of the link of
+/// the message changes nothing.
+TEST(a_receive_completes_with_its_answer_over_another_link, 3) {
+  Crossed rig(true);
+  const auto large = pattern(5000);
+  std::vector<char> at_b(5000);
+  rig.far_b.behaviour.room = 0;
+  must(rig.b.receive(at_b.data(), at_b.size(), 1, &g_two));
+  must(rig.a.send(1, large.data(), large.size(), 1, &g_one));
+  rig.run_until_idle();
+  ck_assert(at_b == large);
+  ck_assert(rig.b.received.entries.empty());
+  if (_i >= 1) Transport::bring_down(rig.near_ba(), -FI_ECONNRESET, rig.b.engine);
+  ck_assert(rig.b.received.entries.empty());
+  if (_i == 2) {
+    Transport::bring_down(rig.far_ba(), -FI_ECONNRESET, rig.b.engine);
+  } else {
+    rig.far_b.behaviour.room = 1000;
+    rig.run_until_idle();
+    ck_assert_ptr_eq(rig.a.sent.take().context, &g_one);
+  }
+  const auto done = rig.b.received.take();
+  ck_assert_int_eq(done.error, 0);
+  ck_assert_ptr_eq(done.context, &g_two);
+  ck_assert(rig.b.received.entries.empty());
+  rig.end_work({&g_one, &g_two});
+}
+
 TEST(large_messages_move_over_the_link_that_announced_them, 2) {
   Crossed rig(_i == 0);
   const auto large = pattern(5000);

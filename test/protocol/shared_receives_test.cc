@@ -236,6 +236,24 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   world.end_work();
 }
 
+/// The sender was not told yet.
+TEST(what_a_leaving_engine_has_received_completes) {
+  World world;
+  std::vector<char> got(70000);
+  const auto message = pattern(70000);
+  world.a.transport.behaviour.room = 0;
+  must(world.post({got.data(), got.size()}, 7, &g_contexts[0]));
+  world.send(world.c, 0, message, 7);
+  ck_assert(world.quiet() && got == message);
+  world.a.engine.detach(true);
+  world.a.engine.cancel_deliveries(world.default_sink);
+  const ErrorCompletion done = take_one(world.a.received);
+  ck_assert_int_eq(done.error, 0);
+  ck_assert_ptr_eq(done.context, &g_contexts[0]);
+  ck_assert(world.quiet());
+  world.end_work();
+}
+
 /// A part of three messages has arrived: one message has matched, one is claimed, and one waits.
 TEST(an_engine_that_leaves_in_the_middle_of_messages_ends_their_receives_once) {
   erdma::test::leaves_work_undone();

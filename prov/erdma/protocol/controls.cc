@@ -5,6 +5,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "protocol/deliveries.h"
 #include "protocol/inbound.h"
 
 namespace erdma::protocol {
@@ -41,11 +42,14 @@ int Control::start() noexcept {
   return 0;
 }
 
-/// After a failure of the link on_link_down() follows, and ends `concluded` as well.
+/// After a failure of the link on_link_down() follows, and ends `concluded` as well. The bytes of
+/// `answered` are here in any case.
 void Control::finish(int status) noexcept {
   Send* const told = concluded;
+  Delivery* const over = answered;
   controls->release(*this);
   if (told && status == 0) told->finish(0);
+  if (over) over->finish(0);
 }
 
 void Controls::send(Peer& peer, const wire::ControlHeader& header,
@@ -85,14 +89,29 @@ Control* Controls::keep(Peer& peer, const wire::ControlHeader& header,
   return control;
 }
 
-void Controls::send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept {
+void Controls::answer(Delivery& delivery, int status) noexcept {
+  Peer& peer = *delivery.peer;
+  const wire::ControlHeader header = fin(delivery.sender, status);
+  if (!x_peers.reach(peer) || (peer.controls.empty() && transmit(peer, header, nullptr) == 0))
+    return delivery.finish(0);
+  Control* const control = keep(peer, header, nullptr);
+  if (!control) return delivery.finish(0);
+  control->answered = &delivery;
+  peer.active.push_back(delivery);
+}
+
+wire::ControlHeader Controls::fin(wire::RequestId initiator, int status) noexcept {
   // Member by member, because a small write takes this path.
   wire::ControlHeader header{};
   header.op = wire::Op::fin;
   header.generation = initiator.generation;
   header.index = initiator.index;
   header.status = status;
-  send(peer, header);
+  return header;
+}
+
+void Controls::send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept {
+  send(peer, fin(initiator, status));
 }
 
 /// Fails the link. It logs the reason once, although further packets may come before the link is
@@ -104,7 +123,11 @@ void Controls::too_many(Peer& peer) noexcept {
 }
 
 void Controls::drop(Peer& peer) noexcept {
-  while (Control* control = peer.controls.pop_front()) release(*control);
+  while (Control* control = peer.controls.pop_front()) {
+    Delivery* const over = control->answered;
+    release(*control);
+    if (over) over->finish(0);
+  }
   peer.takes_no_controls = false;
 }
 

@@ -23,6 +23,9 @@ class Controls {
   /// the packet, not before: the peer waits for it, and an application that has all its completions
   /// may stop calling progress.
   void conclude(Send& send, const wire::ControlHeader& header) noexcept;
+  /// Sends the last packet of a delivery, the fin, and likewise finishes the delivery once the link
+  /// has taken the packet or cannot take it any more.
+  void answer(Delivery& delivery, int status) noexcept;
   /// Sends the initiator the status of its operation.
   void send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept;
   /// Drops the packets that are kept for a peer whose link is down.
@@ -31,6 +34,7 @@ class Controls {
   void release(Control& control) noexcept;
 
  private:
+  static wire::ControlHeader fin(wire::RequestId initiator, int status) noexcept;
   Control* keep(Peer& peer, const wire::ControlHeader& header,
                 const transport::RemoteKey* remote_key) noexcept;
   static void too_many(Peer& peer) noexcept;

@@ -169,10 +169,12 @@ void Deliveries::flush_or_finish(Delivery& delivery, int status) noexcept {
   finish(delivery, status);
 }
 
-/// Ends a delivery: sends the fin and completes the receive. Every delivery ends here, or in
-/// cancel_all().
+/// Ends a delivery: sends the fin and completes the receive. The receive completes once the link
+/// has taken the fin, not before: the sender waits for it, and an application that has all its
+/// completions may stop calling progress. Every delivery ends here, or in cancel_all().
 void Deliveries::finish(Delivery& delivery, int status) noexcept {
   if (delivery.linked()) delivery.unlink();
+  if (delivery.state == Delivery::State::answered) return complete(delivery, delivery.outcome);
   leave_arrival(delivery);
   const bool by_fragments = delivery.state == Delivery::State::arriving;
   // A sender that sent or wrote the bytes itself has completed its send, unless it waits for the
@@ -180,11 +182,14 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
   const bool tells = delivery.wants_fin || (!by_fragments && !delivery.local.size);
   if (delivery.local.size) {
     const int rc = delivery.link->revoke(delivery.local);
+    delivery.local.size = 0;
     if (rc != 0 && status == 0) status = rc;
   }
-  if (delivery.link && (tells || (status != 0 && !by_fragments)))
-    x_controls.send_fin(*delivery.peer, delivery.sender, status);
-  complete(delivery, status);
+  if (!delivery.link || (!tells && (status == 0 || by_fragments)))
+    return complete(delivery, status);
+  delivery.state = Delivery::State::answered;
+  delivery.outcome = status;
+  x_controls.answer(delivery, status);
 }
 
 /// Completes the receive, and releases the delivery.
@@ -222,7 +227,8 @@ bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
   bool any = false;
   for (Delivery* delivery = list.front(); delivery;) {
     Delivery* next = list.next(*delivery);
-    const bool concerned = delivery->link == link;
+    // An answered delivery waits for the link of the fin, whose end ends the fin.
+    const bool concerned = delivery->link == link && delivery->state != Delivery::State::answered;
     if (concerned && delivery->state == Delivery::State::flushing)
       leave_link(*delivery);
     else if (concerned)

@@ -16,6 +16,7 @@ struct Delivery final : Pending {
     granted,   ///< the cts is sent; the delivery waits for done
     flushing,  ///< all bytes are here; Link::flush() makes them visible
     arriving,  ///< fragments bring the bytes
+    answered,  ///< over; completes when the link has taken the fin
   };
 
   int start() noexcept override;
@@ -37,6 +38,7 @@ struct Delivery final : Pending {
   CompletionSink* sink = nullptr;  ///< where the receive completes
   Arrival* arrival = nullptr;      ///< arriving: the message
   State state = State::starting;
+  int outcome = 0;  ///< answered: how it ended
   bool report = false;
   bool wants_fin = false;  ///< the sender waits for the fin in any case
   bool device = false;     ///< part of `buffers` is device memory

@@ -67,7 +67,7 @@ class Engine final : public transport::Sink, PeerLoss {
   /// (not in a forked child), revokes all memory that is shared for messages and RMA. Afterwards
   /// the engine must not be used, but for cancel_deliveries().
   void detach(bool revoke) noexcept;
-  /// Fails the receives of the shared context that messages were filling at detach(). The caller
+  /// Ends the receives of the shared context that messages were filling at detach(). The caller
   /// has ended the transports, so that nobody writes to the buffers any more.
   void cancel_deliveries(CompletionSink& sink) noexcept { x_receives.cancel_deliveries(sink); }
   /// For callers that may not call progress() for a while: executes the retractable operations

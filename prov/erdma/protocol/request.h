@@ -23,6 +23,7 @@ class Controls;
 class Initiator;
 class Peer;
 struct Arrival;
+struct Delivery;
 struct Grant;
 
 /// A token of Sink::on_done() holds the kind of the operation and its pool handle.
@@ -206,7 +207,8 @@ struct Control final : Pending {
   Peer* peer = nullptr;
   wire::ControlHeader header{};
   transport::RemoteKey remote_key;
-  Send* concluded = nullptr;  ///< send that completes when the link takes the packet, or null
+  Send* concluded = nullptr;     ///< send that completes when the link takes the packet, or null
+  Delivery* answered = nullptr;  ///< likewise, but it also completes if the link fails
 };
 
 }  // namespace erdma::protocol

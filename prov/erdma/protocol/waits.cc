@@ -79,7 +79,7 @@ void look_at_sends(Peer& peer, FastRma& fast_rma, PeerWaits& waits) noexcept {
 }
 
 void look_at_deliveries(Peer& peer, PeerWaits& waits) noexcept {
-  constexpr const char* kFor[] = {"room", "bytes", "sender", "flush", "sender"};
+  constexpr const char* kFor[] = {"room", "bytes", "sender", "flush", "sender", "room"};
   for (PendingList<Delivery>* const list : {&peer.active, &peer.starting})
     for (Delivery* one = list->front(); one; one = list->next(*one)) {
       if (waits.moving.count++ > 0) continue;
