@@ -51,7 +51,7 @@ constexpr int kIdleMs = 250;  ///< a minimum: the machine may be busy
 
 /// How often timers may wake a thread. A fault that never ends would wake it thousands of times.
 unsigned wake_ups_in(std::chrono::steady_clock::duration time) {
-  return unsigned(20 * time / 1s) + 5;
+  return unsigned(50 * time / 1s) + 20;
 }
 
 enum Way { via_shm, via_nic, via_self, kWays };
