@@ -329,12 +329,14 @@ bool GpuRegistrations::is_refused(const hmem::Allocation& allocation) const noex
 }
 
 void GpuRegistrations::refuse(const hmem::Allocation& allocation, const GpuRefusal& why) noexcept {
-  x_refused = why.for_all();
-  if (!x_refused) x_refused_ids[x_refused_count++ % x_refused_ids.size()] = allocation.id;
+  if (why.for_all())
+    x_refused = true;
+  else
+    x_refused_ids[x_refused_count++ % x_refused_ids.size()] = allocation.id;
   ERDMA_NOTICE(gpu_staged, MR,
                "%s memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
                "copied through host memory instead. %s",
-               x_refused ? "GPU" : "some GPU", x_device.name().c_str(),
+               why.for_all() ? "GPU" : "some GPU", x_device.name().c_str(),
                util::ErrorText(why.as_dmabuf).c_str(), util::ErrorText(why.by_address).c_str(),
                why.remedy());
 }
