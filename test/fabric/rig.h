@@ -111,6 +111,14 @@ struct Root {
 constexpr int kCudaApiPermitted = 10;
 inline bool g_cuda_permitted = true;
 
+inline std::vector<char> name_of_endpoint(fid_ep* ep) {
+  std::vector<char> bytes(64);
+  size_t length = bytes.size();
+  ck_assert_int_eq(fi_getname(&ep->fid, bytes.data(), &length), 0);
+  bytes.resize(length);
+  return bytes;
+}
+
 /// An enabled endpoint with its own AV and CQ.
 struct Port {
   explicit Port(Root& root, fi_wait_obj wait = FI_WAIT_NONE, uint64_t cq_flags = 0)
@@ -135,13 +143,7 @@ struct Port {
     ck_assert_int_eq(fi_close(&av->fid), 0);
   }
 
-  std::vector<char> name() const {
-    std::vector<char> bytes(64);
-    size_t length = bytes.size();
-    ck_assert_int_eq(fi_getname(&ep->fid, bytes.data(), &length), 0);
-    bytes.resize(length);
-    return bytes;
-  }
+  std::vector<char> name() const { return name_of_endpoint(ep); }
   fi_addr_t insert(const Port& peer) {
     fi_addr_t address = FI_ADDR_NOTAVAIL;
     ck_assert_int_eq(fi_av_insert(av, peer.name().data(), 1, &address, 0, nullptr), 1);

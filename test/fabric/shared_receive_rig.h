@@ -33,13 +33,7 @@ struct Member {
   ~Member() {
     if (ep) ck_assert_int_eq(fi_close(&ep->fid), 0);
   }
-  std::vector<char> name() const {
-    std::vector<char> bytes(64);
-    size_t length = bytes.size();
-    ck_assert_int_eq(fi_getname(&ep->fid, bytes.data(), &length), 0);
-    bytes.resize(length);
-    return bytes;
-  }
+  std::vector<char> name() const { return name_of_endpoint(ep); }
   fid_ep* ep = nullptr;
 };
 
