@@ -72,6 +72,21 @@ TEST(two_addresses_of_a_host_can_use_the_same_port) {
   ck_assert(bool(b));
 }
 
+/// Peers of an endpoint of one address, and of one of all addresses, reach that endpoint.
+TEST(no_two_endpoints_have_the_same_name) {
+  Options of_one_address;
+  of_one_address.scope = NameScope::address;
+  Side a;
+  ck_assert(open_side(a));
+  ck_assert_int_eq(transport::shm::ShmTransport::open(of_one_address, a.name).error(),
+                   -FI_EADDRINUSE);
+  const uint16_t port = a.name.port();
+  a.owned.reset();
+  auto b = transport::shm::ShmTransport::open(of_one_address, address_of("127.0.0.1", port));
+  ck_assert(bool(b));
+  ck_assert_int_eq(open_shm({}, port).error(), -FI_EADDRINUSE);
+}
+
 TEST(a_peer_is_the_same_link_under_every_ip_of_the_host) {
   Side a;
   ck_assert(open_side(a));

@@ -29,18 +29,29 @@ int Listener::bind(util::SocketAddress& name) {
   const auto first = uint16_t(x_connections.nonce % kPorts);
   for (uint32_t i = 0; i < kPorts; ++i) {
     if (pick) name.set_port(uint16_t(kFirstPort + (first + i) % kPorts));
-    auto listener = listen_as(name, x_connections.config.options.scope);
-    if (listener) {
-      x_socket = std::move(*listener);
-      return listen();
-    }
-    if (listener.error() != -FI_EADDRINUSE || !pick) {
+    const int rc = take(name);
+    if (rc == 0) return listen();
+    if (rc != -FI_EADDRINUSE || !pick) {
       ERDMA_WARN(EP_CTRL, "cannot listen as %s: %s\n", name.to_string().c_str(),
-                 util::ErrorText(-listener.error()).c_str());
-      return listener.error();
+                 util::ErrorText(-rc).c_str());
+      return rc;
     }
   }
   return -FI_EADDRINUSE;
+}
+
+/// Peers look for `name` in both scopes, so no other endpoint may have it in either.
+int Listener::take(const util::SocketAddress& name) {
+  const NameScope scope = x_connections.config.options.scope;
+  auto listener = listen_as(name, scope);
+  if (!listener) return listener.error();
+  if (scope == NameScope::host) {
+    auto reserved = reserve(name);
+    if (!reserved) return reserved.error();
+    x_reserved = std::move(*reserved);
+  }
+  x_socket = std::move(*listener);
+  return 0;
 }
 
 // The shutdown turns peers away even where a forked child still holds the socket.
@@ -49,7 +60,13 @@ void Listener::close() noexcept {
   x_thread.unwatch(x_socket.get());
   ::shutdown(x_socket.get(), SHUT_RDWR);
   x_socket.reset();
+  x_reserved.reset();
   x_again = 0;
+}
+
+void Listener::abandon() noexcept {
+  x_socket.reset();
+  x_reserved.reset();
 }
 
 void Listener::pause(uint64_t nanoseconds) noexcept {

@@ -21,11 +21,12 @@ class Listener {
   /// Accepts: adds connections that await a hello.
   void accept();
   void close() noexcept;
-  void abandon() noexcept { x_socket.reset(); }
+  void abandon() noexcept;
   void resume(uint64_t now) noexcept;
   uint64_t deadline() const noexcept { return x_again ? x_again : UINT64_MAX; }
 
  private:
+  int take(const util::SocketAddress& name);
   int listen() noexcept { return x_thread.watch(x_socket.get(), event_of(kListener, 0)); }
   void pause(uint64_t nanoseconds) noexcept;
   void admit(util::Fd socket);
@@ -33,6 +34,7 @@ class Listener {
   Connections& x_connections;
   EndpointThread& x_thread;
   util::Fd x_socket;
+  util::Fd x_reserved;   ///< NameScope::host: keeps the name from endpoints of one address
   uint64_t x_again = 0;  ///< when to listen again; 0 = listening
   bool x_exhaustion_logged = false;
 };

@@ -41,6 +41,14 @@ util::Fd make_socket() noexcept {
   return util::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
+util::Result<util::Fd> bind_as(const std::string& host, uint16_t port) {
+  const AbstractName unix_name(host, port);
+  util::Fd socket = make_socket();
+  if (!socket) return -errno;
+  if (bind(socket.get(), unix_name.data(), unix_name.bytes)) return -errno;
+  return socket;
+}
+
 /// Takes every descriptor out of the message; those beyond kMaxPassedFds are closed.
 void take_fds(msghdr& message, Received& received) noexcept {
   size_t taken = 0;
@@ -59,12 +67,13 @@ void take_fds(msghdr& message, Received& received) noexcept {
 }  // namespace
 
 util::Result<util::Fd> listen_as(const util::SocketAddress& name, NameScope scope) {
-  const AbstractName unix_name(scope == NameScope::host ? "*" : name.host_string(), name.port());
-  util::Fd socket = make_socket();
-  if (!socket) return -errno;
-  if (bind(socket.get(), unix_name.data(), unix_name.bytes)) return -errno;
-  if (listen(socket.get(), kBacklog)) return -errno;
+  auto socket = bind_as(scope == NameScope::host ? "*" : name.host_string(), name.port());
+  if (socket && listen(socket->get(), kBacklog)) return -errno;
   return socket;
+}
+
+util::Result<util::Fd> reserve(const util::SocketAddress& name) {
+  return bind_as(name.host_string(), name.port());
 }
 
 util::Result<util::Fd> connect_as_peer(const util::SocketAddress& name) {

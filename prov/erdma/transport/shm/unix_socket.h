@@ -18,6 +18,9 @@ inline constexpr size_t kMaxPassedFds = 2;
 
 /// A socket that listens as the endpoint `name`. -FI_EADDRINUSE, ...
 util::Result<util::Fd> listen_as(const util::SocketAddress& name, NameScope scope);
+/// A socket that keeps others from listening as `name` in NameScope::address, and that refuses
+/// connections. -FI_EADDRINUSE, ...
+util::Result<util::Fd> reserve(const util::SocketAddress& name);
 /// Connects to the endpoint `name`: under this very IP, or else under all IPs of the host.
 /// -FI_ECONNREFUSED = no socket listens; -FI_EAGAIN = the listener's queue is full.
 util::Result<util::Fd> connect_as_peer(const util::SocketAddress& name);
