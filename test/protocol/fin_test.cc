@@ -43,4 +43,30 @@ TEST(receive_completes_once_the_link_has_taken_its_fin, 3) {
   pair.end_work({&g_one, &g_two});
 }
 
+/// The same for a message of one packet whose sender waits for the delivery, posted or unexpected.
+TEST(receive_of_a_short_message_completes_once_the_link_has_taken_its_fin, 2) {
+  Pair pair;
+  const auto message = pattern(50);
+  std::vector<char> got(50);
+  iovec iov{const_cast<char*>(message.data()), message.size()};
+  erdma::protocol::SendArgs args = Node::send_args(1, iov, 7, &g_one);
+  args.until_delivered = true;
+  if (_i == 0) must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.b.transport.behaviour.room = 0;
+  must(pair.a.engine.post_send(args));
+  pair.run_until_idle();
+  if (_i == 1) must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.run_until_idle();
+  ck_assert(got == message);
+  ck_assert(pair.b.received.entries.empty());
+  pair.b.transport.behaviour.room = 1000;
+  pair.run_until_idle();
+  ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
+  const auto done = pair.b.received.take();
+  ck_assert_int_eq(done.error, 0);
+  ck_assert_ptr_eq(done.context, &g_two);
+  ck_assert_uint_eq(done.length, 50);
+  pair.end_work({&g_one, &g_two});
+}
+
 }  // namespace

@@ -45,6 +45,16 @@ void Deliveries::begin(Receive& receive, Peer& peer, transport::Link& link,
   x_peers.start(peer, peer.starting, *delivery, false);
 }
 
+Delivery* Deliveries::begin_whole(Receive& receive, Peer& peer, transport::Link& link,
+                                  const wire::MessageHeader& header) noexcept {
+  Delivery* const delivery = make(receive, peer, link, header);
+  if (delivery)
+    delivery->state = Delivery::State::arriving;
+  else
+    x_controls.send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
+  return delivery;
+}
+
 void Deliveries::begin(Receive& receive, Arrival& arrival) noexcept {
   Delivery* const delivery = make(receive, *arrival.peer, *arrival.link, arrival.header);
   arrival.delivery = delivery;

@@ -7,15 +7,15 @@ namespace erdma::protocol {
 
 class Deliveries;
 
-/// A message that has matched a receive and whose bytes are still to come, by a rendezvous or in
-/// fragments.
+/// A message that has matched a receive, and of which more is to come or to be sent: its bytes, by
+/// a rendezvous or in fragments, or the fin.
 struct Delivery final : Pending {
   enum class State : uint8_t {
     starting,  ///< the link had no room for get() or share(); progress() tries again
     reading,   ///< the link has accepted get()
     granted,   ///< the cts is sent; the delivery waits for done
     flushing,  ///< all bytes are here; Link::flush() makes them visible
-    arriving,  ///< fragments bring the bytes
+    arriving,  ///< packets bring the bytes
     answered,  ///< over; completes when the link has taken the fin
   };
 
@@ -57,6 +57,10 @@ class Deliveries {
   /// Begins the delivery of a message whose fragments are arriving. `arrival.delivery` stays null
   /// if memory lacks; the receive fails then.
   void begin(Receive& receive, Arrival& arrival) noexcept;
+  /// Begins the delivery of a message all of whose bytes are here. Null: memory lacks, and the
+  /// receive has failed.
+  Delivery* begin_whole(Receive& receive, Peer& peer, transport::Link& link,
+                        const wire::MessageHeader& header) noexcept;
   /// Handles a done packet: the sender's put() into memory here is over.
   void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept;

@@ -75,6 +75,13 @@ void Fragments::deliver(Arrival& arrival, Receive& receive) noexcept {
     arrival.status = place(*arrival.delivery, 0, message->payload(), arrival.received);
 }
 
+void Fragments::deliver_whole(Receive& receive, Peer& peer, transport::Link& link,
+                              const wire::MessageHeader& header,
+                              const std::byte* payload) noexcept {
+  Delivery* const delivery = x_deliveries.begin_whole(receive, peer, link, header);
+  if (delivery) x_deliveries.finish(*delivery, place(*delivery, 0, payload, header.length));
+}
+
 void Fragments::end(Arrival& arrival) noexcept {
   Delivery* const delivery = arrival.delivery;
   const int status = arrival.status;

@@ -41,7 +41,7 @@ void Receives::on_early(Peer& peer, transport::Link& link, const wire::MessageHe
   Matcher& queues = matcher(header.flags & wire::kTagged);
   if (x_shared) {
     PostedEntry* entry = queues.arrive(*peer.source, header.tag);
-    if (entry) return place_special(static_cast<Receive&>(*entry), peer, header, payload);
+    if (entry) return place_special(static_cast<Receive&>(*entry), peer, link, header, payload);
   }
   (void)x_unexpected.store(peer, link, header, payload, length, queues);
 }
@@ -86,7 +86,6 @@ void Receives::on_first_fragment(Peer& peer, transport::Link& link,
 bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
   Peer& peer = *message.peer;
   const bool multi = receive.multi();
-  const wire::RequestId sender{message.header.index, message.header.generation};
   receive.held = multi;
   if (message.status != 0) {
     x_queues->fail(receive, message.status, receive.sink_or(x_received));
@@ -95,8 +94,7 @@ bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
   } else if (message.arrival) {
     x_fragments.deliver(*message.arrival, receive);
   } else {
-    const int placed = place_eager(receive, message.header, peer.fi_addr, message.payload());
-    if (message.header.flags & wire::kWantFin) x_controls.send_fin(peer, sender, placed);
+    place_special(receive, peer, *message.link, message.header, message.payload());
   }
   x_unexpected.release(message);
   if (!multi) return false;
@@ -107,17 +105,17 @@ bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
 }
 
 /// Places an eager message for which place_whole() does not suffice.
-void Receives::place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
-                             const std::byte* payload) noexcept {
-  const int placed = place_eager(receive, header, peer.fi_addr, payload);
+void Receives::place_special(Receive& receive, Peer& peer, transport::Link& link,
+                             const wire::MessageHeader& header, const std::byte* payload) noexcept {
   if (header.flags & wire::kWantFin)
-    x_controls.send_fin(peer, {header.index, header.generation}, placed);
+    x_fragments.deliver_whole(receive, peer, link, header, payload);
+  else
+    place_eager(receive, header, peer.fi_addr, payload);
 }
 
-/// Copies a message into the receive that it matched and completes the receive. Returns 0, or why
-/// the bytes could not be placed.
-int Receives::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
-                          const std::byte* payload) noexcept {
+/// Copies a message into the receive that it matched and completes the receive.
+void Receives::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                           const std::byte* payload) noexcept {
   Completion done;
   done.context = receive.context;
   done.flags = receive.completion_flags | data_flag(header);
@@ -130,8 +128,7 @@ int Receives::place_eager(Receive& receive, const wire::MessageHeader& header, u
     const int placed = place(receive, receive.buffers, payload, done.length);
     CompletionSink& sink = receive.sink_or(x_received);
     x_queues->receives.release(receive);
-    ReceiveQueues::complete(sink, done, header.length, placed);
-    return placed;
+    return ReceiveQueues::complete(sink, done, header.length, placed);
   }
   const Buffers space = x_queues->take_space(receive, header.length);
   const int placed = place(receive, space, payload, space.length);
@@ -140,7 +137,6 @@ int Receives::place_eager(Receive& receive, const wire::MessageHeader& header, u
   if (ReceiveQueues::return_space(receive)) done.release_buffer();
   ReceiveQueues::complete(x_received, done, header.length, placed);
   x_queues->retire(receive, x_received);
-  return placed;
 }
 
 int Receives::place(const Receive& receive, const Buffers& target, const std::byte* payload,

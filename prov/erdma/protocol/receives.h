@@ -64,10 +64,10 @@ class Receives {
                 const std::byte* payload, size_t length);
   void place_whole(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                    const std::byte* payload, size_t length) noexcept;
-  void place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
-                     const std::byte* payload) noexcept;
-  int place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
-                  const std::byte* payload) noexcept;
+  void place_special(Receive& receive, Peer& peer, transport::Link& link,
+                     const wire::MessageHeader& header, const std::byte* payload) noexcept;
+  void place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                   const std::byte* payload) noexcept;
   int place(const Receive& receive, const Buffers& target, const std::byte* payload,
             size_t length) noexcept;
 
@@ -118,12 +118,10 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
   if (!entry) [[unlikely]]
     return on_early(peer, link, header, payload, length);
   auto& receive = static_cast<Receive&>(*entry);
-  if (!receive.special && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
-    place_whole(receive, header, peer.fi_addr, payload, length);
-  else
-    return place_special(receive, peer, header, payload);
-  if (header.flags & wire::kWantFin) [[unlikely]]
-    x_controls.send_fin(peer, {header.index, header.generation}, 0);
+  const bool plain = !receive.special && !(header.flags & wire::kWantFin);
+  if (plain && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
+    return place_whole(receive, header, peer.fi_addr, payload, length);
+  place_special(receive, peer, link, header, payload);
 }
 
 }  // namespace erdma::protocol
