@@ -372,6 +372,22 @@ TEST(a_link_that_fails_again_as_its_peer_was_replaced_loses_the_new_connection) 
   ck_assert(world.until([&] { return world.old.sink->downs.size() == 1; }));
 }
 
+TEST(a_link_that_fails_again_when_it_could_not_be_connected_is_down_again) {
+  Two two;
+  Link& link = two.pair.a_to_b();
+  two.b().owned.reset();
+  ck_assert_int_eq(link.send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  link.fail(-FI_ETIMEDOUT);
+  FailingAgain failing(*two.a().sink);
+  for (int i = 0; i < 1000 && two.a().sink->downs.size() < 2; ++i) {
+    two.a().transport->poll(failing);
+    two.rig.clock.time += 1'000'000;
+  }
+  ck_assert_uint_eq(two.a().sink->downs.size(), 2);
+  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ECONNREFUSED);
+  ck_assert_int_eq(two.a().sink->downs[1].status, -FI_EIO);
+}
+
 /// A clock whose process may lose the processor between two looks.
 struct StandingStill final : util::Clock {
   explicit StandingStill(const FakeClock& others) : x_others(others) {}

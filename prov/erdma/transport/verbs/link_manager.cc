@@ -23,6 +23,14 @@ bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcep
   return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
 }
 
+/// True if on_link_down() was due for a link without a connection; it no longer is.
+bool take_failed(VerbsLink& link) noexcept {
+  util::ListHook<FailedTag>& failed = link;
+  if (!failed.linked()) return false;
+  failed.unlink();
+  return true;
+}
+
 }  // namespace
 
 LinkManager::LinkManager(Resources& shared, Worklist& worklist, LinkTable& links,
@@ -98,9 +106,7 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
 /// A link that failed is down before it gets a new connection. Its session ends, so that resume()
 /// refuses a connection on which the peer would go on as before.
 void LinkManager::report_failure(VerbsLink& link, Sink& sink) noexcept {
-  util::ListHook<FailedTag>& failed = link;
-  if (!failed.linked()) return;
-  failed.unlink();
+  if (!take_failed(link)) return;
   link.session.end();
   connection_limit.advance(link, LinkState::up);  // so that nothing connects it meanwhile
   report_down(link, std::exchange(link.down_status, 0), sink);
@@ -283,6 +289,7 @@ void LinkManager::link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexc
   watchdog.forget(link);
   x_worklist.attention = true;
   const int status = std::exchange(link.down_status, 0);
+  (void)take_failed(link);  // the upcall that was due comes now, and may fail the link again
   if (!status) return watchdog.watch(link, in_doubt);
   link.session.end();
   report_down(link, status, sink);
