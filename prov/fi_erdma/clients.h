@@ -26,6 +26,7 @@ struct Client {
   const char* part;  ///< version or commit, and the component of the client
   std::span<const Attempt> attempts;
   bool gpu_alone = false;  ///< without GPU memory the client expects no answer
+  bool pci = false;        ///< the client does without a device that has no PCI address
 };
 
 namespace hints {
@@ -202,7 +203,7 @@ inline constexpr Attempt kShmem[] = {{FI_VERSION(1, 5), ask_shmem}};
 
 inline constexpr Client kClients[] = {
     {"nccl", "SENDRECV", hints::kNcclSendrecv},
-    {"nccl", "RDMA", hints::kNcclRdma, true},
+    {"nccl", "RDMA", hints::kNcclRdma, true, true},
     {"openmpi", "4.1 mtl/ofi", hints::kMtl4},
     {"openmpi", "4.1 btl/ofi", hints::kBtl4},
     {"openmpi", "5.0 mtl/ofi", hints::kMtl5},

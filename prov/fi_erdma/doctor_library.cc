@@ -153,8 +153,11 @@ void check_client(Report& report, const Client& client) {
   variables.emplace_back("FI_ERDMA_LOG", "info");  // then refusals of hints are told at once
   const Outcome outcome = try_apart(variables, [&] { return ask_as(libfabric(), client); });
   const std::string trouble = trouble_of(outcome);
-  if (trouble.empty())
-    report.ok(name + ": fi_getinfo offers " + outcome.result.value("device", std::string()) +
+  const std::string device = outcome.result.value("device", std::string());
+  if (trouble.empty() && client.pci && !outcome.result.value("pci", false))
+    report.ok(name + ": not on " + device + ", which has no PCI address");
+  else if (trouble.empty())
+    report.ok(name + ": fi_getinfo offers " + device +
               (outcome.result.value("gpu", false) ? ", with GPU memory" : ""));
   else if (outcome.fault.empty() && outcome.result.value("too_old", false))
     report.ok(name + ": it needs a later libfabric");

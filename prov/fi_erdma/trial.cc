@@ -413,7 +413,9 @@ Json ask_as(const Libfabric& libfabric, const Client& client) {
   fi_info* list = nullptr;
   const int status = ask_in_turn(libfabric, client, &list);
   if (status) return {{"error", libfabric.error_text(status)}, {"too_old", status == -FI_ENOSYS}};
-  const Json json = {{"device", list->domain_attr->name}, {"gpu", bool(list->caps & FI_HMEM)}};
+  const bool pci = list->nic && list->nic->bus_attr && list->nic->bus_attr->bus_type == FI_BUS_PCI;
+  const Json json = {
+      {"device", list->domain_attr->name}, {"gpu", bool(list->caps & FI_HMEM)}, {"pci", pci}};
   libfabric.free(list);
   return json;
 }

@@ -19,9 +19,9 @@ namespace fi_erdma {
 /// count.
 Json exchange_bytes(const Libfabric& libfabric, double longest_seconds);
 
-/// Calls fi_getinfo as a client does. Returns {"error", "too_old"}, or {"device", "gpu"}: whether
-/// messages may be in GPU memory. `too_old`: this libfabric does not know the version that the
-/// client asks for.
+/// Calls fi_getinfo as a client does. Returns {"error", "too_old"}, or {"device", "gpu", "pci"}:
+/// whether messages may be in GPU memory, and the device has a PCI address. `too_old`: this
+/// libfabric does not know the version that the client asks for.
 Json ask_as(const Libfabric& libfabric, const Client& client);
 /// The names of kClients, each once.
 std::vector<std::string> client_names();

@@ -1520,6 +1520,10 @@ class Doctor(unittest.TestCase):
             self.assertNotIn("E601", self.codes(**variables, SOFTCUDA_DEVICES=gpus))
             self.assertIn(f"{gpus} GPUs", str(self.findings))
             self.assertEqual("by CUDA IPC" in str(self.findings), gpus == "2")
+            rdma = [f["text"] for f in self.findings if f["text"].startswith("nccl RDMA: ")]
+            self.assertEqual(len(rdma), int(gpus == "2"))
+            for text in rdma:
+                self.assertIn(text, ("nccl RDMA: not on shm, which has no PCI address", "nccl RDMA: it needs a later libfabric"))
 
     def gpu(self):
         return {**self.nic, "LD_LIBRARY_PATH": os.path.join(os.path.abspath(BUILD), "test/softcuda/.libs")}
