@@ -83,8 +83,8 @@ class Sizes {
     uint64_t most = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), most);
     if (error != std::errc() || end != word.data() + word.size() || most == UINT64_MAX) return;
-    x_json.push_back({{"where", where}, {"from", 0}, {"to", most}, {"way", up_to_it}});
-    x_json.push_back({{"where", where}, {"from", most + 1}, {"to", nullptr}, {"way", beyond}});
+    x_json.push_back({{"where", where}, {"from", 0}, {"to", most}, {"path", up_to_it}});
+    x_json.push_back({{"where", where}, {"from", most + 1}, {"to", nullptr}, {"path", beyond}});
   }
 
   const Json& x_endpoint;
@@ -116,7 +116,7 @@ void print_endpoint(const Json& endpoint) {
   for (const Json& size : endpoint["sizes"]) {
     const std::string to = size["to"].is_null() ? "" : std::to_string(size["to"].get<uint64_t>());
     fmt::print("  {:<11}  {:>6}..{:<8} {}\n", size["where"].get<std::string>(),
-               size["from"].get<uint64_t>(), to, size["way"].get<std::string>());
+               size["from"].get<uint64_t>(), to, size["path"].get<std::string>());
   }
   for (const Json& cost : endpoint["slower"])
     fmt::print("  slower       {}\n", cost.get<std::string>());

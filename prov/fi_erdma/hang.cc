@@ -75,7 +75,7 @@ struct Verdict {
 };
 
 struct Standing {
-  bool sends = false, receives = false, moving = false, any_receives = false;
+  bool sends = false, receives = false, matched = false, any_receives = false;
 };
 
 /// Whether the same operation of a block is the oldest at both looks. The fields of a process that
@@ -88,7 +88,7 @@ Standing standing_of(const Process& process, const char* kind, const Block& bloc
     const uint64_t now = block.number(id).value_or(0);
     return now != 0 && before->number(id).value_or(0) == now;
   };
-  return {stands("send_id"), stands("receive_id"), stands("moving_id"), stands("any_receive_id")};
+  return {stands("send_id"), stands("receive_id"), stands("matched_id"), stands("any_receive_id")};
 }
 
 std::string text_of_lack(std::string_view word) {
@@ -102,8 +102,8 @@ Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
   bool waits = false;
   const auto lacks = [&](const Block& peer, const Standing& standing) -> const char* {
     const std::string what = standing.sends ? peer.text("sends_for") : "";
-    waits |= standing.sends || standing.receives || standing.moving;
-    if (standing.moving && peer.text("moving_for") == "flush") return "flushes";
+    waits |= standing.sends || standing.receives || standing.matched;
+    if (standing.matched && peer.text("matched_for") == "flush") return "flushes";
     return what == "connection" ? "lacks_connection" : what == "room" ? "lacks_room" : nullptr;
   };
   const Snapshot& snapshot = *process.page.snapshot;
@@ -174,7 +174,7 @@ void add_standing(Json& json, const Process& process, const TwoLooks& looks) {
   for (size_t i = 0; peers && i < peers->blocks.size(); ++i) {
     const Standing standing = standing_of(process, "peer", peers->blocks[i], looks);
     json["peers"][i]["stands"] = {
-        {"sends", standing.sends}, {"receives", standing.receives}, {"moving", standing.moving}};
+        {"sends", standing.sends}, {"receives", standing.receives}, {"matched", standing.matched}};
   }
   const BlockKind* const endpoints = snapshot.kind("endpoint");
   for (size_t i = 0; endpoints && i < endpoints->blocks.size(); ++i) {
@@ -236,9 +236,10 @@ void print_queues(const Json& process) {
         const std::string text = text_of(peer, name);
         return text.empty() ? std::string("-") : text;
       };
-      fmt::print("          {} by {}, {}: {} sends, {} receives, {} early, {} moving{}\n",
+      fmt::print("          {} by {}, {}: {} sends, {} receives, {} unexpected, {} matched{}\n",
                  text_of(peer, "address"), word("path"), word("link"), gauge_of(peer, "sends"),
-                 gauge_of(peer, "receives"), gauge_of(peer, "early"), gauge_of(peer, "moving"),
+                 gauge_of(peer, "receives"), gauge_of(peer, "unexpected"),
+                 gauge_of(peer, "matched"),
                  gauge_of(peer, "throttled") ? ", it keeps no more unexpected messages" : "");
     }
 }

@@ -179,11 +179,11 @@ class Waiting {
   void add_peer(const Block& peer) {
     add("send", peer, "sends");
     add("receive", peer, "receives");
-    add("unexpected", peer, "early");
-    add("move", peer, "moving");
+    add("unexpected", peer, "unexpected");
+    add("matched", peer, "matched");
     stand_by_peer(known(peer.text("sends_for")), peer, "send_waited");
     stand_by_peer("message", peer, "receive_waited");
-    stand_by_peer(known(peer.text("moving_for")), peer, "moving_waited");
+    stand_by_peer(known(peer.text("matched_for")), peer, "matched_waited");
   }
   /// Limits the words to the known ones, since a page may hold any number of them.
   static std::string known(const std::string& word) {
@@ -193,7 +193,7 @@ class Waiting {
   }
 
   std::map<std::string, uint64_t> x_pending{
-      {"send", 0}, {"receive", 0}, {"unexpected", 0}, {"move", 0}};
+      {"send", 0}, {"receive", 0}, {"unexpected", 0}, {"matched", 0}};
   std::map<std::string, Stalled> x_stalled;
 };
 

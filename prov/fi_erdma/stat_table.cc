@@ -196,7 +196,7 @@ void StatTable::print_peers(const Process& process, const Look& now, const Rates
 
 void StatTable::print_by_peer(const Look& now, const Rates& rates) const {
   if (any_page(now))
-    fmt::print(kPeerRow, "PID", "RANK", "PEER", "RANK", "WAY", "LINK", "OUT/S", "IN/S", "OUT",
+    fmt::print(kPeerRow, "PID", "RANK", "PEER", "RANK", "PATH", "LINK", "OUT/S", "IN/S", "OUT",
                "IN");
   for (const Process& process : now.processes)
     if (process.page.snapshot)

@@ -68,10 +68,11 @@ std::string why_of_send(const Json& peer, const std::string& to, const Json* the
   if (word == "bytes") return what + ": the bytes do not move";
   if (word == "earlier") return what + ": earlier ones must end first";
   if (word != "match") return what;
-  const uint64_t early = there ? gauge_of(*there, "early") : 0;
+  const uint64_t unexpected = there ? gauge_of(*there, "unexpected") : 0;
   const std::string why =
-      early ? fmt::format("{}: {} has {} of these and no receive that matches", what, to, early)
-            : what + ": announced, and not asked for";
+      unexpected
+          ? fmt::format("{}: {} has {} of these and no receive that matches", what, to, unexpected)
+          : what + ": announced, and not asked for";
   return gauge_of(peer, "throttled") ? why + "; it keeps no more unexpected messages" : why;
 }
 
@@ -79,19 +80,20 @@ std::string why_of_receive(const Json& peer, const std::string& from) {
   const std::string what =
       counted(gauge_of(peer, "receives"), "receive", gauge_of(peer, "receive_bytes")) +
       tag_text(peer, "receive_tag") + "from " + from + age_text(peer, "receive_waited");
-  const uint64_t early = gauge_of(peer, "early");
-  if (!early) return what + ": nothing has come";
-  return fmt::format("{}: what has come does not match ({} {}{})", what, early,
-                     early == 1 ? "message" : "messages, the oldest has ",
-                     (early == 1 && !tag_text(peer, "early_tag").empty() ? " with " : "") +
-                         tag_text(peer, "early_tag"));
+  const uint64_t unexpected = gauge_of(peer, "unexpected");
+  if (!unexpected) return what + ": nothing has come";
+  return fmt::format(
+      "{}: what has come does not match ({} {}{})", what, unexpected,
+      unexpected == 1 ? "message" : "messages, the oldest has ",
+      (unexpected == 1 && !tag_text(peer, "unexpected_tag").empty() ? " with " : "") +
+          tag_text(peer, "unexpected_tag"));
 }
 
 std::string why_of_move(const Json& peer, const std::string& from) {
-  const std::string word = text_of(peer, "moving_for");
+  const std::string word = text_of(peer, "matched_for");
   const std::string what =
-      counted(gauge_of(peer, "moving"), "message", gauge_of(peer, "moving_bytes")) +
-      tag_text(peer, "moving_tag") + "from " + from + age_text(peer, "moving_waited");
+      counted(gauge_of(peer, "matched"), "message", gauge_of(peer, "matched_bytes")) +
+      tag_text(peer, "matched_tag") + "from " + from + age_text(peer, "matched_waited");
   if (word == "flush") return what + ": the NIC does not flush what it wrote";
   if (word == "sender") return what + ": the sender does not move the bytes";
   return what + ": the bytes do not move";
@@ -201,14 +203,14 @@ const Json* WaitGraph::peer_of(size_t i, size_t other) const {
 
 void WaitGraph::find_waits(size_t i, const Json& peer) {
   const bool sends = stands(peer, "sends"), receives = stands(peer, "receives"),
-             moves = stands(peer, "moving");
+             moves = stands(peer, "matched");
   if (!sends && !receives && !moves) return;
   const size_t other = find(x_processes[i], peer);
   const std::string name = other == kNobody ? text_of(peer, "address") : name_of(other);
   if (sends) x_waits.push_back({i, other, name, why_of_send(peer, name, peer_of(i, other))});
   if (receives) x_waits.push_back({i, other, name, why_of_receive(peer, name)});
   // The process waits for its own NIC.
-  const bool own = text_of(peer, "moving_for") == "flush";
+  const bool own = text_of(peer, "matched_for") == "flush";
   if (other == kNobody && (sends || receives || !own))
     x_unseen.insert(is_on_host(peer) ? key_on_host(x_processes[i], name) : name);
   if (moves) x_waits.push_back({i, own ? i : other, name, why_of_move(peer, name)});

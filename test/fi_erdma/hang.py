@@ -269,7 +269,7 @@ class Hang(Job):
 
         document = self.patiently(lambda interval: self.standing(ranks, ["unmatched", "idle"], "-v", "-i", interval))
         (peer,) = document["processes"][0]["peers"]
-        self.assertEqual((peer["gauges"]["receive_tag"], peer["gauges"]["early_tag"]), (0x2a, 0x2b))
+        self.assertEqual((peer["gauges"]["receive_tag"], peer["gauges"]["unexpected_tag"]), (0x2a, 0x2b))
 
     def test_two_ranks_that_wait_for_each_other_are_a_circle(self):
         ranks = self.job(3)
@@ -335,7 +335,7 @@ class Hang(Job):
             self.assertLess(time.monotonic(), latest, found)
             found = values()
         self.assertEqual((found["calls_libfabric", 0, ""], found["calls_libfabric", 1, ""]), (1, 0))
-        self.assertEqual([found["operations_pending", 0, kind] for kind in ["send", "receive", "unexpected", "move"]], [0, 1, 0, 0])
+        self.assertEqual([found["operations_pending", 0, kind] for kind in ["send", "receive", "unexpected", "matched"]], [0, 1, 0, 0])
         self.assertEqual(found["stalled_peers", 0, "message"], 1)
         self.assertGreaterEqual(found["stalled_seconds", 0, "message"], 1)
         self.assertLess(abs(found["answered_timestamp_seconds", 0, ""] - time.time()), PATIENCE)
@@ -352,7 +352,7 @@ class Hang(Job):
             # A circle: each waits for the other.
             document = self.standing(ranks, ["unmatched", "unmatched"], "-i", interval, status=2)
             one, other = [process["peers"][0]["gauges"] for process in document["processes"]]
-            return [one["receive_waited"], one["early_waited"], other["send_waited"]]
+            return [one["receive_waited"], one["unexpected_waited"], other["send_waited"]]
 
         def grows(interval):
             first, begin = waited(interval), time.monotonic_ns()
@@ -481,8 +481,8 @@ class Hang(Job):
                 self.assertRegex(text, rf" {way} .*4\.00 MiB")
 
     def test_a_flush_of_another_host_is_told_by_its_document(self):
-        peer = {"index": 0, "path": "nic", "address": "192.0.2.1:1", "moving_for": "flush",
-                "gauges": {"moving": 1, "moving_bytes": 8192}, "stands": {"moving": True}}
+        peer = {"index": 0, "path": "nic", "address": "192.0.2.1:1", "matched_for": "flush",
+                "gauges": {"matched": 1, "matched_bytes": 8192}, "stands": {"matched": True}}
         process = {"pid": 1, "host": "a", "verdict": "flushes", "says": "waits", "process": {"rank": 0}, "peers": [peer]}
         document = {"schema": "fi_erdma.hang/1", "processes": [process]}
         self.says(self.hang([], "-", text=json.dumps(document)), r"all wait in the end for rank 0",
@@ -491,7 +491,7 @@ class Hang(Job):
     def test_a_large_job_in_which_all_wait_for_all_is_told(self):
         ranks = range(300)
         address = [f"192.0.2.1:{rank}" for rank in ranks]
-        stands, gauges = {"sends": True, "receives": True}, {"sends": 1, "receives": 1, "early": 1}
+        stands, gauges = {"sends": True, "receives": True}, {"sends": 1, "receives": 1, "unexpected": 1}
         processes = [{"pid": rank + 1, "host": "a", "verdict": "unmatched", "says": "polls", "process": {"rank": rank},
                       "endpoints": [{"address": address[rank], "device": "erdma_0"}],
                       "peers": [{"path": "nic", "address": address[other], "sends_for": "match", "stands": stands,

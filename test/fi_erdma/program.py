@@ -694,11 +694,11 @@ class Program(unittest.TestCase):
             self.assertRegex(text, r"FI_ERDMA_SHM +auto  \(default\)\n")
             self.assertNotIn("secret", done.stdout + text + run("stat", "-v", shown.pid).stdout)
 
-    def test_info_of_a_process_is_a_table_of_sizes_and_ways(self):
+    def test_info_of_a_process_is_a_table_of_sizes_and_paths(self):
         with Shown(PMI_RANK="3", PMI_SIZE="16", FI_ERDMA_SHM_EAGER_SIZE="4096") as shown:
             (process,) = self.document(run("info", "-j", shown.pid), "info")["processes"]
-            here = [{"where": "this host", "from": 0, "to": 4096, "way": "ring of shared memory"},
-                    {"where": "this host", "from": 4097, "to": None, "way": "CMA where the kernel permits, else copied"}]
+            here = [{"where": "this host", "from": 0, "to": 4096, "path": "ring of shared memory"},
+                    {"where": "this host", "from": 4097, "to": None, "path": "CMA where the kernel permits, else copied"}]
             self.assertEqual(process["endpoints"][0]["sizes"], here)
             text = run("info", shown.pid).stdout
             self.assertRegex(text, rf"^pid {shown.pid}  rank 3 of 16  shown_endpoint  erdma [\d.]+  libfabric [\d.]+\n")
@@ -707,7 +707,7 @@ class Program(unittest.TestCase):
                 LD_PRELOAD=os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"), SOFTERDMA_DIR=folder,
                 FI_ERDMA_DEVICE="erdma_0", FI_ERDMA_MR_CACHE="off") as shown:
             (process,) = self.document(run("info", "-j", shown.pid), "info")["processes"]
-            self.assertEqual([[size["from"], size["way"]] for size in process["endpoints"][0]["sizes"][2:]],
+            self.assertEqual([[size["from"], size["path"]] for size in process["endpoints"][0]["sizes"][2:]],
                              [[0, "packet of the NIC"], [8193, "RDMA WRITE, of copies"]])
 
     def test_info_tries_what_a_program_gets_here(self):

@@ -59,13 +59,14 @@ void expect(const AskedLook& asked, const char* metric, const char* label, const
 }
 
 TEST(operations_that_are_not_over_are_counted_by_kind) {
-  const AskedLook asked = look_at(endpoint(5), {peer({{"sends", 2}, {"receives", 1}}),
-                                                peer({{"sends", 1}, {"early", 3}, {"moving", 4}}),
-                                                peer({{"sends", 100}, {"endpoint", 1}})});
+  const AskedLook asked =
+      look_at(endpoint(5), {peer({{"sends", 2}, {"receives", 1}}),
+                            peer({{"sends", 1}, {"unexpected", 3}, {"matched", 4}}),
+                            peer({{"sends", 100}, {"endpoint", 1}})});
   expect(asked, "erdma_operations_pending", ",kind=\"send\"", "3");
   expect(asked, "erdma_operations_pending", ",kind=\"receive\"", "6");
   expect(asked, "erdma_operations_pending", ",kind=\"unexpected\"", "3");
-  expect(asked, "erdma_operations_pending", ",kind=\"move\"", "4");
+  expect(asked, "erdma_operations_pending", ",kind=\"matched\"", "4");
 }
 
 TEST(peers_stall_from_a_second_on_by_what_they_wait_for) {
@@ -74,8 +75,8 @@ TEST(peers_stall_from_a_second_on_by_what_they_wait_for) {
                            peer({{"send_waited", 2 * kSecond}, {"receive_waited", 5 * kSecond / 2}},
                                 {{"sends_for", "room"}}),
                            peer({{"send_waited", kSecond - 1}}, {{"sends_for", "connection"}}),
-                           peer({{"moving_waited", kSecond}}, {{"moving_for", "flush"}}),
-                           peer({{"moving_waited", kSecond}}, {{"moving_for", "\"strange\""}})});
+                           peer({{"matched_waited", kSecond}}, {{"matched_for", "flush"}}),
+                           peer({{"matched_waited", kSecond}}, {{"matched_for", "\"strange\""}})});
   expect(asked, "erdma_stalled_peers", ",waits_for=\"room\"", "2");
   expect(asked, "erdma_stalled_seconds", ",waits_for=\"room\"", "3.000");
   expect(asked, "erdma_stalled_peers", ",waits_for=\"message\"", "1");

@@ -81,7 +81,7 @@ void show_blocks(StatPage& page) {
   for (int i = 0; i < 4; ++i)
     show<PeerBlock>(page, erdma::fabric::kPeerKind, [i](PeerBlock& peer) {
       peer.endpoint = uint64_t(i % 2);
-      peer.sends = peer.receives = peer.moving = peer.send_id = 1;
+      peer.sends = peer.receives = peer.matched = peer.send_id = 1;
       peer.send_waited = 5'000'000'000;
       peer.shm.cma_refusals = peer.nic.bounce_bytes = 1000;
       put_text(peer.address, std::to_string((i + 1) % 3));
@@ -255,7 +255,7 @@ void check_waits(std::vector<Json> documents) {
       if (document.contains(kind))
         for (Json& block : document[kind])
           block["stands"] = {
-              {"sends", true}, {"receives", true}, {"moving", true}, {"any_receives", true}};
+              {"sends", true}, {"receives", true}, {"matched", true}, {"any_receives", true}};
   const fi_erdma::WaitGraph graph(std::move(documents));
   for (const size_t i : graph.circle()) ck_assert_uint_lt(i, graph.size());
   for (const size_t end : graph.ends()) ck_assert(end == fi_erdma::kNobody || end < graph.size());

@@ -24,10 +24,10 @@ Json document(int pid, const char* address, const char* peer, Json gauges, bool 
 }
 
 /// Rank 2 keeps so many messages of rank 1, which waits for it.
-void expect(uint64_t throttled, uint64_t early, const char* wanted) {
+void expect(uint64_t throttled, uint64_t unexpected, const char* wanted) {
   const Json sender = {{"sends", 1}, {"send_bytes", 4096}, {"throttled", throttled}};
-  const WaitGraph graph(
-      {document(1, "a", "b", sender, true), document(2, "b", "a", {{"early", early}}, false)});
+  const WaitGraph graph({document(1, "a", "b", sender, true),
+                         document(2, "b", "a", {{"unexpected", unexpected}}, false)});
   const auto waits = graph.waits_of(0);
   ck_assert_uint_eq(waits.size(), 1);
   ck_assert_uint_eq(waits[0].to, 1);

@@ -14,13 +14,13 @@ using namespace erdma::test;
 
 struct Waits final : protocol::WaitsSink {
   struct OfPeer {
-    protocol::OpenOperations sends, receives, early, moving;
-    std::string sends_for, moving_for, link;
+    protocol::OpenOperations sends, receives, unexpected, matched;
+    std::string sends_for, matched_for, link;
     bool any, throttled;
   };
   void on_peer_waits(const protocol::PeerWaits& waits) noexcept override {
-    peers.push_back({waits.sends, waits.receives, waits.early, waits.moving, waits.sends_for,
-                     waits.moving_for, waits.link.state, waits.any(), waits.throttled});
+    peers.push_back({waits.sends, waits.receives, waits.unexpected, waits.matched, waits.sends_for,
+                     waits.matched_for, waits.link.state, waits.any(), waits.throttled});
   }
   void on_endpoint_waits(const protocol::OpenOperations& any_receives) noexcept override {
     any = any_receives;
@@ -68,7 +68,7 @@ TEST(the_oldest_receive_of_a_peer_is_told_and_how_many_there_are) {
   ck_assert_uint_eq(first.receives.count, 2);
   ck_assert_uint_eq(first.receives.tag, 5);
   ck_assert_uint_eq(first.receives.bytes, 8);
-  ck_assert_uint_eq(first.sends.count + first.early.count + first.moving.count, 0);
+  ck_assert_uint_eq(first.sends.count + first.unexpected.count + first.matched.count, 0);
   ck_assert_uint_eq(waits.any.count, 1);
   ck_assert_uint_eq(waits.any.tag, 7);
   ck_assert_uint_eq(waits.any.ignore, 1);
@@ -87,9 +87,9 @@ TEST(a_message_that_nothing_matched_is_told_of_its_sender) {
   must(pair.b.send(0, "12345678", 8, 9));
   pair.run_until_idle();
   const auto of_b = pair.ask(pair.a);
-  ck_assert_uint_eq(of_b.early.count, 1);
-  ck_assert_uint_eq(of_b.early.tag, 9);
-  ck_assert_uint_eq(of_b.early.bytes, 8);
+  ck_assert_uint_eq(of_b.unexpected.count, 1);
+  ck_assert_uint_eq(of_b.unexpected.tag, 9);
+  ck_assert_uint_eq(of_b.unexpected.bytes, 8);
   ck_assert(of_b.any);
   ck_assert(!pair.ask(pair.b).any);  // b has nothing left to do
   pair.end_work();
@@ -107,15 +107,15 @@ TEST(a_long_send_waits_for_a_match_and_then_for_its_bytes) {
   ck_assert_uint_eq(announced.sends.bytes, 4096);
   ck_assert_uint_eq(announced.sends.tag, 3);
   ck_assert_uint_gt(announced.sends.id, 0);
-  ck_assert_uint_eq(pair.ask(pair.b).early.bytes, 4096);
+  ck_assert_uint_eq(pair.ask(pair.b).unexpected.bytes, 4096);
   pair.b.transport.behaviour.hold_transfers = true;
   must(pair.b.receive(room.data(), room.size(), 3));
   pair.run_until_idle();
   const auto of_a = pair.ask(pair.b);
-  ck_assert_uint_eq(of_a.moving.count, 1);
-  ck_assert_str_eq(of_a.moving_for.c_str(), "bytes");
-  ck_assert_uint_eq(of_a.moving.bytes, 4096);
-  ck_assert_uint_eq(of_a.early.count, 0);
+  ck_assert_uint_eq(of_a.matched.count, 1);
+  ck_assert_str_eq(of_a.matched_for.c_str(), "bytes");
+  ck_assert_uint_eq(of_a.matched.bytes, 4096);
+  ck_assert_uint_eq(of_a.unexpected.count, 0);
   pair.end_work();
 }
 

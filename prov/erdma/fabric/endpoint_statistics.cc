@@ -19,25 +19,25 @@ void age(uint64_t& waited, uint64_t shown_id, uint64_t id, uint64_t passed) noex
 /// `passed`: nanoseconds since the last answer.
 void show(const protocol::PeerWaits& waits, uint64_t passed, PeerBlock& to) noexcept {
   const protocol::OpenOperations &sends = waits.sends, &receives = waits.receives,
-                                 &early = waits.early, &moving = waits.moving;
+                                 &unexpected = waits.unexpected, &matched = waits.matched;
   util::put_text(to.link, waits.link.state);
   util::put_text(to.sends_for, waits.sends_for);
-  util::put_text(to.moving_for, waits.moving_for);
+  util::put_text(to.matched_for, waits.matched_for);
   to.room = waits.link.room;
   to.throttled = waits.throttled;
   age(to.send_waited, to.send_id, sends.id, passed);
   age(to.receive_waited, to.receive_id, receives.id, passed);
-  age(to.early_waited, to.early_id, early.id, passed);
-  age(to.moving_waited, to.moving_id, moving.id, passed);
+  age(to.unexpected_waited, to.unexpected_id, unexpected.id, passed);
+  age(to.matched_waited, to.matched_id, matched.id, passed);
   to.sends = sends.count, to.send_id = sends.id;
   to.send_bytes = sends.bytes, to.send_tag = sends.tag;
   to.receives = receives.count, to.receive_id = receives.id;
   to.receive_bytes = receives.bytes, to.receive_tag = receives.tag;
   to.receive_ignore = receives.ignore;
-  to.early = early.count, to.early_id = early.id;
-  to.early_bytes = early.bytes, to.early_tag = early.tag;
-  to.moving = moving.count, to.moving_id = moving.id;
-  to.moving_bytes = moving.bytes, to.moving_tag = moving.tag;
+  to.unexpected = unexpected.count, to.unexpected_id = unexpected.id;
+  to.unexpected_bytes = unexpected.bytes, to.unexpected_tag = unexpected.tag;
+  to.matched = matched.count, to.matched_id = matched.id;
+  to.matched_bytes = matched.bytes, to.matched_tag = matched.tag;
 }
 
 }  // namespace

@@ -61,15 +61,15 @@ struct PeerBlock {
   char address[80];
   // From the last answer (protocol/waits.h).
   char link[16];
-  char sends_for[16], moving_for[16];
+  char sends_for[16], matched_for[16];
   uint64_t room;
   uint64_t throttled;
   uint64_t sends, send_id, send_bytes, send_tag;
   uint64_t receives, receive_id, receive_bytes, receive_tag, receive_ignore;
-  uint64_t early, early_id, early_bytes, early_tag;
-  uint64_t moving, moving_id, moving_bytes, moving_tag;
+  uint64_t unexpected, unexpected_id, unexpected_bytes, unexpected_tag;
+  uint64_t matched, matched_id, matched_bytes, matched_tag;
   /// Nanoseconds from the first answer that showed the oldest operation to the last answer.
-  uint64_t send_waited, receive_waited, early_waited, moving_waited;
+  uint64_t send_waited, receive_waited, unexpected_waited, matched_waited;
   // On a cache line of their own.
   alignas(64) transport::ShmCounters shm;
   transport::NicCounters nic;

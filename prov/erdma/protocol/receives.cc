@@ -36,8 +36,8 @@ bool Receives::post(const ReceiveArgs& args, const Peer* source, CompletionSink&
 // --- arrival ------------------------------------------------------------------------------------
 
 /// An eager message for which no receive is posted here.
-void Receives::on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                        const std::byte* payload, size_t length) {
+void Receives::on_unexpected(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                             const std::byte* payload, size_t length) {
   Matcher& queues = matcher(header.flags & wire::kTagged);
   if (x_shared) {
     PostedEntry* entry = queues.arrive(*peer.source, header.tag);

@@ -60,8 +60,8 @@ class Receives {
 
  private:
   Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
-  void on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                const std::byte* payload, size_t length);
+  void on_unexpected(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                     const std::byte* payload, size_t length);
   void place_whole(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                    const std::byte* payload, size_t length) noexcept;
   void place_special(Receive& receive, Peer& peer, transport::Link& link,
@@ -116,7 +116,7 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
     return inbound::protocol_violation(link, "an eager message whose length is not its packet's");
   PostedEntry* entry = x_own.matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
   if (!entry) [[unlikely]]
-    return on_early(peer, link, header, payload, length);
+    return on_unexpected(peer, link, header, payload, length);
   auto& receive = static_cast<Receive&>(*entry);
   const bool plain = !receive.special && !(header.flags & wire::kWantFin);
   if (plain && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]

@@ -12,7 +12,7 @@ namespace {
 
 /// Receives and unexpected messages of one source.
 struct Queued {
-  OpenOperations receives, early;
+  OpenOperations receives, unexpected;
 };
 using BySource = std::unordered_map<const Peer*, Queued>;
 
@@ -40,7 +40,7 @@ void look_at(Matcher& matcher, bool tagged, BySource& by_source, OpenOperations&
   }
   for (UnexpectedEntry* entry = matcher.first_unexpected(); entry;
        entry = matcher.next_unexpected(*entry))
-    count(by_source[entry->source].early, (entry->sequence << 1 | tagged) + 1, entry->tag, 0,
+    count(by_source[entry->source].unexpected, (entry->sequence << 1 | tagged) + 1, entry->tag, 0,
           static_cast<const Unexpected&>(*entry).header.length);
 }
 
@@ -82,10 +82,10 @@ void look_at_deliveries(Peer& peer, PeerWaits& waits) noexcept {
   constexpr const char* kFor[] = {"room", "bytes", "sender", "flush", "sender", "room"};
   for (PendingList<Delivery>* const list : {&peer.active, &peer.starting})
     for (Delivery* one = list->front(); one; one = list->next(*one)) {
-      if (waits.moving.count++ > 0) continue;
-      waits.moving = {1, uint64_t(one->sender.index) << 16 | one->sender.generation, one->tag, 0,
-                      one->message_length};
-      waits.moving_for = kFor[size_t(one->state)];
+      if (waits.matched.count++ > 0) continue;
+      waits.matched = {1, uint64_t(one->sender.index) << 16 | one->sender.generation, one->tag, 0,
+                       one->message_length};
+      waits.matched_for = kFor[size_t(one->state)];
     }
 }
 
@@ -105,7 +105,7 @@ void report_waits(Peers& peers, ReceiveQueues& queues, FastRma& fast_rma,
       look_at_deliveries(*peer, waits);
       if (const auto found = by_source.find(peer->source); found != by_source.end()) {
         waits.receives = found->second.receives;
-        waits.early = found->second.early;
+        waits.unexpected = found->second.unexpected;
       }
       sink.on_peer_waits(waits);
     }

@@ -19,17 +19,19 @@ struct OpenOperations {
 /// The operations that wait for one peer.
 struct PeerWaits {
   explicit PeerWaits(const util::SocketAddress& peer) noexcept : address(peer) {}
-  bool any() const noexcept { return sends.count + receives.count + early.count + moving.count; }
+  bool any() const noexcept {
+    return sends.count + receives.count + unexpected.count + matched.count;
+  }
 
   const util::SocketAddress& address;
   transport::LinkReport link;
-  OpenOperations sends;         ///< messages and one-sided operations
-  const char* sends_for = "";   ///< one word: what the oldest send waits for
-  OpenOperations receives;      ///< receives that name this peer as their source
-  OpenOperations early;         ///< unexpected messages of the peer
-  OpenOperations moving;        ///< matched rendezvous messages of the peer
-  const char* moving_for = "";  ///< one word: what the oldest of these waits for
-  bool throttled = false;       ///< the peer's budget for unexpected messages is used up
+  OpenOperations sends;          ///< messages and one-sided operations
+  const char* sends_for = "";    ///< one word: what the oldest send waits for
+  OpenOperations receives;       ///< receives that name this peer as their source
+  OpenOperations unexpected;     ///< unexpected messages of the peer
+  OpenOperations matched;        ///< matched rendezvous messages of the peer
+  const char* matched_for = "";  ///< one word: what the oldest of these waits for
+  bool throttled = false;        ///< the peer's budget for unexpected messages is used up
 };
 
 /// Receives the reports of report_waits(): one call for each peer, then one for the endpoint.
