@@ -102,6 +102,7 @@ TEST(an_endpoint_that_lacks_a_descriptor_says_so) {
   ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
   ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
   ck_assert_uint_ge(expect_refusals("fi_enable", [&] { return fi_enable(ep); }), 3);
+  ck_assert(remedy_told());
   for (fid_t object : {&ep->fid, &cq->fid, &av->fid}) ck_assert_int_eq(fi_close(object), 0);
 }
 

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "hmem/cuda.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 namespace {
@@ -177,6 +179,8 @@ int Endpoint::enable() {
   hmem::DeviceMemory* const devices = x_options.devices();
   const TransportRequest request{x_name, x_options.shared_memory(), x_key, devices, x_statistics};
   util::Result<TransportSet> transports = x_domain.transports().open(request);
+  if (!transports && (transports.error() == -EMFILE || transports.error() == -ENFILE))
+    return util::refused_descriptor("an endpoint", -transports.error());
   if (!transports) return transports.error();
   const EndpointFacts facts = x_domain.transports().describe(request, *transports);
   const Settings& settings = x_domain.settings();
