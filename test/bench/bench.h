@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -74,5 +75,13 @@ int measure_memory_peer(int socket);
 /// Measures the limits of the machine: a cache line between the two cores, copies, and CMA.
 int measure_machine();
 int measure_line();  ///< only the cache line
+/// Returns the microseconds for one direction. One process passes odd numbers, the other even ones,
+/// from those on that follow `passed`.
+double pass_line(std::atomic<uint64_t>& ball, bool first, int blocks, int turns,
+                 uint64_t passed = 0);
+/// Both of two pinned processes call this before and after they measure. Prints the microseconds
+/// that a cache line takes between their cores, which a host may change at any time by moving a
+/// virtual processor. No progress takes place meanwhile.
+void print_line(Board& board, bool first, bool at_end);
 
 }  // namespace erdma::bench

@@ -16,7 +16,7 @@ compile() {
 }
 
 compile_pair_bench() {
-  compile fi_pair_bench "$here"/{fi_pair_bench,machine,matching,memory,one_sided,plan,speed}.cc
+  compile fi_pair_bench "$here"/{fi_pair_bench,line,machine,matching,memory,one_sided,plan,speed}.cc
 }
 
 # compile_ucx_bench: compiles it with UCX=PREFIX, or with the UCX of the system, and sets $ucx_bench.
@@ -30,5 +30,5 @@ compile_ucx_bench() {
       [ ! -e "$folder/libucp.so" ] || flags+=("-L$folder" "-Wl,-rpath,$folder")
     done
   fi
-  compile "$(basename "$ucx_bench")" "${flags[@]}" "$here"/{ucx_pair_bench,plan}.cc -lucp -lucs
+  compile "$(basename "$ucx_bench")" "${flags[@]}" "$here"/{ucx_pair_bench,line,plan}.cc -lucp -lucs
 }

@@ -48,8 +48,11 @@ int run_side(Board& board, int who, Measure measure) {
   Node node(options_for(measure));
   const std::vector<fi_addr_t> addresses = board.meet(node, who, 2);
   Side side{node, board, who == 0, addresses[size_t(1 - who)], addresses[size_t(who)]};
+  const bool two_cores = measure != measure_emulated;  // the virtual machine may have one
+  if (two_cores) print_line(board, who == 0, false);
   measure(side);
   leave(node, board, 2);
+  if (two_cores) print_line(board, who == 0, true);
   return 0;
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMost = size_t{32} << 20;
 
 struct Shared {
-  alignas(128) std::atomic<uint32_t> ball{0};
+  alignas(128) std::atomic<uint64_t> ball{0};
   alignas(128) std::atomic<uint32_t> ready{0};
   std::atomic<char*> owned{nullptr};
   std::atomic<bool> over{false};
@@ -27,21 +27,6 @@ Shared& share() {
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
   return *new (memory) Shared;
-}
-
-/// Returns the microseconds for one direction. One process passes odd numbers, the other even ones.
-double pass_line(std::atomic<uint32_t>& ball, bool first, int blocks, int turns) {
-  std::vector<double> samples;
-  uint32_t next = first ? 1 : 2;
-  for (int block = 0; block < blocks; ++block) {
-    const double start = now_us();
-    for (int i = 0; i < turns; ++i, next += 2) {
-      while (ball.load(std::memory_order_acquire) != next - 1) continue;
-      ball.store(next, std::memory_order_release);
-    }
-    samples.push_back((now_us() - start) / turns / 2);
-  }
-  return median(samples);
 }
 
 /// Returns GB/s of `copy(offset)`, which copies `length` bytes of the other process.

@@ -121,12 +121,14 @@ int run_process(Board& board, const std::string& what, int who, int processes) {
   processes == 2 || who == 0 ? pin(who) : pin_beside_first();
   UcxLink link(board, who, processes > 2 && who != 0);
   link.connect(who == 0 ? processes - 1 : 0);
+  if (processes == 2) print_line(board, who == 0, false);
   if (what == "curves") measure_all_sizes(link);
   if (what == "patterns") measure_all_patterns(link);
   if (what == "senders") measure_all_senders(link, board, processes - 1);
   // No process ends while another one still needs its progress.
   for (board.words[0].fetch_add(1); board.words[0] != uint64_t(processes);)
     link.poll([](unsigned, size_t) {});
+  if (processes == 2) print_line(board, who == 0, true);
   return 0;
 }
 

@@ -127,7 +127,8 @@ struct Board {
     char bytes[1020];
   };
   Name names[kProcesses];
-  std::atomic<uint64_t> words[256];
+  static constexpr int kOwnLine = 128;  ///< a word that no other use of `words` has near it
+  alignas(64) std::atomic<uint64_t> words[256];
 
   static Board& create();
   void publish(int who, const std::string& name) noexcept;
