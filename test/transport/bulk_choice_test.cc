@@ -103,7 +103,7 @@ TEST(who_is_needed_does_its_part_on_a_shared_core, 2) {
                     message.length);
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)  // TSan delays signals
 
 /// While it exists, each load of the sender's write state sees another value than the one before:
 /// the page with the word is protected, and a handler changes the word, lifts the protection and
