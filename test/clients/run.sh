@@ -92,7 +92,7 @@ check 'fi_erdma bench, rings' 60 own bench -S 64 --expect rings
 check 'fi_erdma bench, CMA' 60 with FI_ERDMA_CMA on own bench -S 1M --expect cma
 check 'fi_erdma bench, copy' 60 with FI_ERDMA_CMA off own bench -S 1M --expect copy
 for operation in message read write; do
-  check "fi_erdma bench, all sizes, $operation" 60 \
+  check "fi_erdma bench, all sizes, $operation" 240 \
     own bench -S all --operation $operation --expect shm
 done
 check 'fi_erdma bench sees another path' 60 \

@@ -83,7 +83,7 @@ for personality in standard compat; do
     with FI_ERDMA_CONNECT_TIMEOUT 1000 simulated stress fi_kill_stress --rounds 40 --limit-ms 15000
   unset FI_ERDMA_SHM
   for operation in message read write; do
-    check "$personality: fi_erdma bench, all sizes, $operation" 60 \
+    check "$personality: fi_erdma bench, all sizes, $operation" 240 \
       simulated own bench -S all --nic-only --operation $operation --expect nic
   done
   check "$personality: fi_erdma bench sees another path" 60 \
