@@ -19,12 +19,14 @@ constexpr uint64_t kLongestSleep = 60'000;  // ms
 }  // namespace
 
 EndpointThread::EndpointThread(Work& work, const util::Clock& clock) noexcept
-    : x_work(work), x_clock(clock), x_epoll(epoll_create1(EPOLL_CLOEXEC)) {}
+    : x_work(work), x_clock(clock), x_epoll(epoll_create1(EPOLL_CLOEXEC)) {
+  if (!x_epoll || !x_bell) x_refusal = errno;
+}
 
 int EndpointThread::open() noexcept {
-  if (!x_epoll || !x_bell) {
-    ERDMA_WARN(EP_CTRL, "cannot make descriptors: %s\n", util::ErrorText(errno).c_str());
-    return -FI_EMFILE;
+  if (x_refusal) {
+    ERDMA_WARN(EP_CTRL, "cannot make descriptors: %s\n", util::ErrorText(x_refusal).c_str());
+    return -x_refusal;
   }
   return watch(x_bell.fd(), kOrders);
 }

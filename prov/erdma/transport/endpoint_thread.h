@@ -69,6 +69,7 @@ class EndpointThread {
   const util::Clock& x_clock;
   util::Fd x_epoll;
   util::EventFd x_bell;
+  int x_refusal = 0;  ///< errno, if the kernel refused a descriptor
   util::Thread x_thread;
   std::atomic<bool> x_stop = false;
 };
