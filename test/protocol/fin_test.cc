@@ -8,6 +8,16 @@ using namespace erdma::test;
 
 int g_one, g_two;
 
+/// The receive has completed, once.
+void expect_received(Pair& pair, size_t length) {
+  const auto done = pair.b.received.take();
+  ck_assert_int_eq(done.error, 0);
+  ck_assert_ptr_eq(done.context, &g_two);
+  ck_assert_uint_eq(done.length, length);
+  ck_assert(pair.b.received.entries.empty());
+  pair.end_work({&g_one, &g_two});
+}
+
 /// An application that has all its completions may stop calling progress. The sender waits for the
 /// fin, so the receive must not complete before the fin has left.
 TEST(receive_completes_once_the_link_has_taken_its_fin, 3) {
@@ -36,11 +46,7 @@ TEST(receive_completes_once_the_link_has_taken_its_fin, 3) {
     pair.run_until_idle();
     ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
   }
-  const auto done = pair.b.received.take();
-  ck_assert_int_eq(done.error, 0);
-  ck_assert_ptr_eq(done.context, &g_two);
-  ck_assert(pair.b.received.entries.empty());
-  pair.end_work({&g_one, &g_two});
+  expect_received(pair, 5000);
 }
 
 /// The same for a message of one packet whose sender waits for the delivery, posted or unexpected.
@@ -62,11 +68,7 @@ TEST(receive_of_a_short_message_completes_once_the_link_has_taken_its_fin, 2) {
   pair.b.transport.behaviour.room = 1000;
   pair.run_until_idle();
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
-  const auto done = pair.b.received.take();
-  ck_assert_int_eq(done.error, 0);
-  ck_assert_ptr_eq(done.context, &g_two);
-  ck_assert_uint_eq(done.length, 50);
-  pair.end_work({&g_one, &g_two});
+  expect_received(pair, 50);
 }
 
 }  // namespace
