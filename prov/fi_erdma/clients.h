@@ -26,7 +26,7 @@ struct Client {
   const char* part;  ///< version or commit, and the component of the client
   std::span<const Attempt> attempts;
   bool gpu_alone = false;  ///< without GPU memory the client expects no answer
-  bool pci = false;        ///< the client does without a device that has no PCI address
+  bool pci = false;        ///< the client refuses a device that has no PCI address
 };
 
 namespace hints {

@@ -89,7 +89,7 @@ std::string why_of_receive(const Json& peer, const std::string& from) {
           tag_text(peer, "unexpected_tag"));
 }
 
-std::string why_of_move(const Json& peer, const std::string& from) {
+std::string why_of_matched(const Json& peer, const std::string& from) {
   const std::string word = text_of(peer, "matched_for");
   const std::string what =
       counted(gauge_of(peer, "matched"), "message", gauge_of(peer, "matched_bytes")) +
@@ -203,8 +203,8 @@ const Json* WaitGraph::peer_of(size_t i, size_t other) const {
 
 void WaitGraph::find_waits(size_t i, const Json& peer) {
   const bool sends = stands(peer, "sends"), receives = stands(peer, "receives"),
-             moves = stands(peer, "matched");
-  if (!sends && !receives && !moves) return;
+             matched = stands(peer, "matched");
+  if (!sends && !receives && !matched) return;
   const size_t other = find(x_processes[i], peer);
   const std::string name = other == kNobody ? text_of(peer, "address") : name_of(other);
   if (sends) x_waits.push_back({i, other, name, why_of_send(peer, name, peer_of(i, other))});
@@ -213,7 +213,7 @@ void WaitGraph::find_waits(size_t i, const Json& peer) {
   const bool own = text_of(peer, "matched_for") == "flush";
   if (other == kNobody && (sends || receives || !own))
     x_unseen.insert(is_on_host(peer) ? key_on_host(x_processes[i], name) : name);
-  if (moves) x_waits.push_back({i, own ? i : other, name, why_of_move(peer, name)});
+  if (matched) x_waits.push_back({i, own ? i : other, name, why_of_matched(peer, name)});
 }
 
 bool WaitGraph::waits(size_t i) const {
