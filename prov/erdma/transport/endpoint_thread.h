@@ -41,7 +41,7 @@ class EndpointThread {
   EndpointThread& operator=(const EndpointThread&) = delete;
   ~EndpointThread() { stop(); }
 
-  /// To be called before watch(). Returns 0, or -FI_EMFILE if there are no descriptors (logged).
+  /// To be called before watch(). 0, or a negative errno if there are no descriptors (logged).
   [[nodiscard]] int open() noexcept;
   /// 0 or a negative errno, logged. `name` as util::Thread has it.
   [[nodiscard]] int start(const char* name) noexcept;
