@@ -221,7 +221,8 @@ struct FakeUser final : RegionUser {
   bool arm() noexcept override { return true; }
   void disarm() noexcept override {}
   int wait_fds(int*, int) const noexcept override { return 0; }
-  void abandon(const erdma::protocol::Region& which) noexcept override {
+  void abandon(const erdma::protocol::Region& which, bool by_force) noexcept override {
+    if (!by_force) return;
     ++abandoned;
     if (&which == region) region->users = 0;
   }

@@ -1,12 +1,14 @@
 // Tests the fin, the last packet of a delivery, for which the sender waits.
-#include "protocol/pair.h"
+#include <iterator>
+
+#include <rdma/fi_atomic.h>
+
+#include "protocol/one_sided_rig.h"
 
 namespace {
 
 using erdma::fake::Transport;
 using namespace erdma::test;
-
-int g_one, g_two;
 
 /// The receive has completed, once.
 void expect_received(Pair& pair, size_t length) {
@@ -69,6 +71,70 @@ TEST(receive_of_a_short_message_completes_once_the_link_has_taken_its_fin, 2) {
   pair.run_until_idle();
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
   expect_received(pair, 50);
+}
+
+/// Operations of a peer on memory here, after which this side may stop calling progress as well.
+struct PeersOperation {
+  const char* name;
+  size_t bytes;
+  bool reads, atomic;
+};
+constexpr PeersOperation kOperations[] = {
+    {"a short write with data", 50, false, false},
+    {"a long write with data", 5000, false, false},
+    {"a short read", 50, true, false},
+    {"a long read", 5000, true, false},
+    {"an atomic", 8, false, true},
+    {"a fetching atomic", 8, true, true},
+};
+constexpr int kOperationCount = int(std::size(kOperations));
+
+int post(OneSidedPair& pair, const PeersOperation& operation, std::vector<char>& local) {
+  using erdma::protocol::wire::Op;
+  const iovec iov{local.data(), operation.bytes};
+  const erdma::protocol::wire::Segment segment{reinterpret_cast<uint64_t>(pair.memory.data()),
+                                               OneSidedPair::kKey, operation.bytes};
+  const Op op = operation.atomic ? Op::atomic : operation.reads ? Op::read : Op::write;
+  const bool one_way = operation.atomic && !operation.reads;
+  auto args = OneSidedNode::args(op, 1, &iov, !one_way, &segment, 1, &g_one);
+  args.local.has_data = !operation.reads && !operation.atomic;
+  args.local.data = 77;
+  if (operation.atomic) {
+    args.word = {0, FI_SUM, FI_UINT64, 0};
+    args.element = 8;
+    args.count = 1;
+    args.operands = &iov;
+    args.operand_count = 1;
+    args.flags = operation.reads ? erdma::protocol::wire::kFetch : 0;
+  }
+  return pair.a.engine.post_one_sided(args);
+}
+
+/// What the target has learned of the operation, in all.
+size_t reports(OneSidedPair& pair) {
+  return pair.target.remote_reads.entries.size() + pair.target.remote_writes.entries.size() +
+         pair.region.events.size();
+}
+
+/// Two for each operation: at the endpoint and at the region.
+TEST(target_reports_an_operation_once_the_link_has_taken_its_answer, kOperationCount) {
+  const PeersOperation& operation = kOperations[_i];
+  OneSidedPair pair;
+  std::vector<char> local = pattern(5000);
+  pair.target.remote_reads.counted = pair.target.remote_writes.counted = true;
+  pair.b.transport.behaviour.room = 0;
+  must(post(pair, operation, local));
+  pair.run_until_idle();
+  ck_assert_msg(pair.initiator.reads.entries.empty() && pair.initiator.writes.entries.empty(),
+                "%s is over too soon", operation.name);
+  ck_assert_msg(reports(pair) == 0, "%s is reported before its answer has left", operation.name);
+  pair.b.transport.behaviour.room = 1000;
+  pair.run_until_idle();
+  ck_assert_uint_eq(reports(pair), 2);
+  auto& done = operation.reads ? pair.initiator.reads : pair.initiator.writes;
+  ck_assert_int_eq(done.take().error, 0);
+  run_until_idle(pair);
+  pair.expect_silent();
 }
 
 }  // namespace

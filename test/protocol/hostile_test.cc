@@ -536,7 +536,7 @@ TEST(region_of_results_that_are_not_taken_can_be_abandoned) {
   must(pair.initiator.read(1, bytes.data(), bytes.size(), pair.memory.data(), kKey, &g_one));
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.region.users, 1);
-  pair.b.engine.abandon(pair.region);
+  pair.b.engine.abandon(pair.region, true);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert_uint_eq(pair.region.users, 0);

@@ -295,9 +295,9 @@ TEST(abandoned_region_ends_the_connections_that_use_it) {
   pair.a.engine.progress();
   pair.b.engine.progress();
   FakeRegion other(pair.memory.data(), 1, 0);
-  pair.b.engine.abandon(other);
+  pair.b.engine.abandon(other, true);
   ck_assert_int_eq(pair.b_to_a().failed, 0);
-  pair.b.engine.abandon(pair.region);
+  pair.b.engine.abandon(pair.region, true);
   ck_assert_int_eq(pair.b_to_a().failed, -FI_ETIMEDOUT);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.region.users, 0);

@@ -103,8 +103,8 @@ void EndpointDriver::tell(Tell&& tell) noexcept {
   attend(false);
 }
 
-void EndpointDriver::abandon(const protocol::Region& region) noexcept {
-  tell([&](protocol::Engine& engine) { engine.abandon(region); });
+void EndpointDriver::abandon(const protocol::Region& region, bool by_force) noexcept {
+  tell([&](protocol::Engine& engine) { engine.abandon(region, by_force); });
 }
 
 void EndpointDriver::revoke(uint64_t key) noexcept {

@@ -78,7 +78,7 @@ class EndpointDriver final : public RegionUser, public AvListener {
   int wait_fds(int* fds, int room) const noexcept override;
 
   // RegionUser.
-  void abandon(const protocol::Region& region) noexcept override;
+  void abandon(const protocol::Region& region, bool by_force) noexcept override;
   void revoke(uint64_t key) noexcept override;
   void stop_waiting(uint64_t key, bool all) noexcept override;
   void watch_counter(Counter& cntr) override { x_ports.watch_counter(cntr); }

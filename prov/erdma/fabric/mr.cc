@@ -185,7 +185,7 @@ bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
       util::Guard guard(x_lock);
       for (RegionUser* user : x_users) {
         if (unanswered) user->stop_waiting(region.key, late);
-        if (late) user->abandon(region);
+        user->abandon(region, late);
         user->progress();
       }
     }

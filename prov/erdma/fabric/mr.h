@@ -27,8 +27,9 @@ class MemoryRegions;
 /// An endpoint, as the executor of peers' operations on regions. The caller holds the domain lock.
 class RegionUser : public ProgressSource {
  public:
-  /// Ends the connections that carry unfinished operations on the region.
-  virtual void abandon(const protocol::Region& region) noexcept = 0;
+  /// Lets go of the region where only the report of an operation is left, and, if `by_force`, ends
+  /// the connections that carry unfinished operations on it.
+  virtual void abandon(const protocol::Region& region, bool by_force) noexcept = 0;
   /// Revokes direct access of peers. The region stays in use until they have answered, or until
   /// stop_waiting().
   virtual void revoke(uint64_t key) noexcept = 0;

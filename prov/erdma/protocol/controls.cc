@@ -5,7 +5,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "protocol/deliveries.h"
 #include "protocol/inbound.h"
 
 namespace erdma::protocol {
@@ -46,7 +45,7 @@ int Control::start() noexcept {
 /// `answered` are here in any case.
 void Control::finish(int status) noexcept {
   Send* const told = concluded;
-  Delivery* const over = answered;
+  Pending* const over = answered;
   controls->release(*this);
   if (told && status == 0) told->finish(0);
   if (over) over->finish(0);
@@ -89,15 +88,17 @@ Control* Controls::keep(Peer& peer, const wire::ControlHeader& header,
   return control;
 }
 
-void Controls::answer(Delivery& delivery, int status) noexcept {
-  Peer& peer = *delivery.peer;
-  const wire::ControlHeader header = fin(delivery.sender, status);
-  if (!x_peers.reach(peer) || (peer.controls.empty() && transmit(peer, header, nullptr) == 0))
-    return delivery.finish(0);
-  Control* const control = keep(peer, header, nullptr);
-  if (!control) return delivery.finish(0);
-  control->answered = &delivery;
-  peer.active.push_back(delivery);
+bool Controls::try_fin(Peer& peer, wire::RequestId initiator, int status) noexcept {
+  if (!x_peers.reach(peer)) return true;
+  return peer.controls.empty() && transmit(peer, fin(initiator, status), nullptr) == 0;
+}
+
+bool Controls::answer(Peer& peer, wire::RequestId initiator, int status,
+                      Pending& answered) noexcept {
+  if (try_fin(peer, initiator, status)) return true;
+  Control* const control = keep(peer, fin(initiator, status), nullptr);
+  if (control) control->answered = &answered;
+  return !control;
 }
 
 wire::ControlHeader Controls::fin(wire::RequestId initiator, int status) noexcept {
@@ -124,7 +125,7 @@ void Controls::too_many(Peer& peer) noexcept {
 
 void Controls::drop(Peer& peer) noexcept {
   while (Control* control = peer.controls.pop_front()) {
-    Delivery* const over = control->answered;
+    Pending* const over = control->answered;
     release(*control);
     if (over) over->finish(0);
   }

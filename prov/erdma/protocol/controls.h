@@ -23,9 +23,12 @@ class Controls {
   /// the packet, not before: the peer waits for it, and an application that has all its completions
   /// may stop calling progress.
   void conclude(Send& send, const wire::ControlHeader& header) noexcept;
-  /// Sends the last packet of a delivery, the fin, and likewise finishes the delivery once the link
-  /// has taken the packet or cannot take it any more.
-  void answer(Delivery& delivery, int status) noexcept;
+  /// Sends the fin of an operation that the peer initiated, the last packet of that operation.
+  /// False: the packet is kept, and `answered` is finished once the link has taken it or cannot
+  /// take it any more. Only then may this side report the operation, for the reason given above.
+  bool answer(Peer& peer, wire::RequestId initiator, int status, Pending& answered) noexcept;
+  /// The same where the packet is not to be kept. False: the link has no room.
+  bool try_fin(Peer& peer, wire::RequestId initiator, int status) noexcept;
   /// Sends the initiator the status of its operation.
   void send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept;
   /// Drops the packets that are kept for a peer whose link is down.

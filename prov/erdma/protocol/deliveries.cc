@@ -197,9 +197,11 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
   }
   if (!delivery.link || (!tells && (status == 0 || by_fragments)))
     return complete(delivery, status);
+  if (x_controls.answer(*delivery.peer, delivery.sender, status, delivery))
+    return complete(delivery, status);
   delivery.state = Delivery::State::answered;
   delivery.outcome = status;
-  x_controls.answer(delivery, status);
+  delivery.peer->active.push_back(delivery);
 }
 
 /// Completes the receive, and releases the delivery.

@@ -320,9 +320,9 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   peer.update_direct();
 }
 
-void Engine::abandon(const Region& region) noexcept {
-  x_target.abandon(region);
-  x_grants.abandon(region);
+void Engine::abandon(const Region& region, bool by_force) noexcept {
+  x_target.abandon(region, by_force);
+  if (by_force) x_grants.abandon(region);
 }
 
 void Engine::detach(bool revoke) noexcept {

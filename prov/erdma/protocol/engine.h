@@ -59,8 +59,9 @@ class Engine final : public transport::Sink, PeerLoss {
 
   /// Until this call one-sided operations of peers are refused. `setup` outlives the engine.
   void enable_one_sided(const OneSidedSetup& setup) noexcept;
-  /// Fails the links of peers whose operations on the region are under way.
-  void abandon(const Region& region) noexcept;
+  /// The region is about to close. Reports operations on it that are over, and, if `by_force`,
+  /// fails the links of peers whose operations on it are under way.
+  void abandon(const Region& region, bool by_force) noexcept;
   Grants& grants() noexcept { return x_grants; }
 
   /// The endpoint closes: takes no receive of the shared receive context any more and, if `revoke`

@@ -207,8 +207,9 @@ struct Control final : Pending {
   Peer* peer = nullptr;
   wire::ControlHeader header{};
   transport::RemoteKey remote_key;
-  Send* concluded = nullptr;     ///< send that completes when the link takes the packet, or null
-  Delivery* answered = nullptr;  ///< likewise, but it also completes if the link fails
+  Send* concluded = nullptr;  ///< send that completes when the link takes the packet, or null
+  /// Operation of the peer that is over once the link takes the packet or fails, or null.
+  Pending* answered = nullptr;
 };
 
 }  // namespace erdma::protocol

@@ -42,14 +42,16 @@ void hold_regions(Service& service) noexcept {
     service.uses[i] = RegionUse(*service.request.regions[i]);
 }
 
-bool keep_copy(Service& service, const Buffers& bytes) noexcept {
+/// Replaces the result by a copy of what is left of it.
+bool keep_copy(Service& service) noexcept {
   Peer& peer = *service.peer;
+  const Buffers& bytes = service.result;
   const size_t left = bytes.length - service.answered;
   if (peer.result_bytes + left > kMostResultBytes) return false;
-  service.result.reset(new (std::nothrow) std::byte[left]);
-  if (!service.result) return false;
-  hmem::gather(service.result.get(), bytes.iov, bytes.count, service.answered, left);
-  service.request.memory = {1, left, {{service.result.get(), left}}};
+  service.copy.reset(new (std::nothrow) std::byte[left]);
+  if (!service.copy) return false;
+  hmem::gather(service.copy.get(), bytes.iov, bytes.count, service.answered, left);
+  service.result = {1, left, {{service.copy.get(), left}}};
   service.answered = 0;
   peer.result_bytes += left;
   return true;
@@ -127,10 +129,9 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
   if (request.remote_key.size) return serve(peer, link, request);
   const Buffers& memory = request.memory;
   if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
-  report_access(peer, request, access);
   x_grants.after(peer, link, request);
-  if (writes || memory.length == 0) return x_controls.send_fin(peer, request.initiator(), 0);
-  answer(peer, link, request, memory, true);
+  if (writes || memory.length == 0) return conclude(peer, link, request, access);
+  answer(peer, link, request, memory, true, access);
 }
 
 /// Part of the memory is device memory. If packets carry the bytes, the driver copies them now.
@@ -148,11 +149,10 @@ void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& r
       : !result ? -FI_ENOMEM
                 : x_devices->gather(result.get(), memory.iov, memory.count, 0, memory.length);
   if (rc) return x_controls.send_fin(peer, request.initiator(), rc);
-  report_access(peer, request, access);
   x_grants.after(peer, link, request);
-  if (writes) return x_controls.send_fin(peer, request.initiator(), 0);
+  if (writes) return conclude(peer, link, request, access);
   const Buffers bytes{1, memory.length, {{result.get(), memory.length}}};
-  answer(peer, link, request, bytes, false);
+  answer(peer, link, request, bytes, false, access);
 }
 
 void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept {
@@ -178,13 +178,43 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   std::byte before[kMaxAtomicBytes];
   auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
   ask.function(target, ask.operands, ask.compares, ask.fetches ? before : nullptr, ask.count);
-  if (request.header.flags & wire::kLast) report_access(peer, request, access);
+  const bool last = request.header.flags & wire::kLast;
   if (ask.fetches) {
     const Buffers result{1, bytes, {{before, bytes}}};
-    answer(peer, link, request, result, false);
-  } else if (request.header.flags & wire::kLast) {
-    x_controls.send_fin(peer, request.initiator(), 0);
+    answer(peer, link, request, result, false, last ? access : 0);
+  } else if (last) {
+    conclude(peer, link, request, access);
   }
+}
+
+/// Sends the fin of an operation that is over, and reports the operation here once the link has
+/// taken the fin: the initiator waits for it, and an application that has seen all operations of
+/// its peers may stop calling progress.
+void RmaTarget::conclude(Peer& peer, transport::Link& link, const Request& request,
+                         uint64_t access) noexcept {
+  if (x_controls.try_fin(peer, request.initiator(), 0)) return report_access(peer, request, access);
+  if (!is_watched(request, access)) return x_controls.send_fin(peer, request.initiator(), 0);
+  Service* const service = make_service(peer, link, request);
+  if (!service) return;
+  hold_regions(*service);
+  service->executed = access;
+  conclude(*service);
+}
+
+/// Returns whether report_access() tells anybody.
+bool RmaTarget::is_watched(const Request& request, uint64_t access) const noexcept {
+  const bool writes = access == FI_REMOTE_WRITE;
+  if (request.header.flags & wire::kHasData && writes) return true;
+  if (x_setup && (writes ? x_setup->remote_writes : x_setup->remote_reads).counts()) return true;
+  return std::any_of(request.regions, request.regions + request.memory.count,
+                     [](const Region* region) { return region->counts(); });
+}
+
+void RmaTarget::conclude(Service& service) noexcept {
+  Peer& peer = *service.peer;
+  if (x_controls.answer(peer, service.request.initiator(), 0, service)) return end(service);
+  service.fin_kept = true;
+  peer.served.push_back(service);
 }
 
 /// Reports an operation on the memory here that is over. An atomic operation that fetches and
@@ -240,8 +270,8 @@ int RmaTarget::start(Service& service) noexcept {
   const Buffers& memory = request.memory;
   Peer& peer = *service.peer;
   if (service.answers) {
-    const int rc = send_result(peer, request.initiator(), memory, service.answered);
-    if (rc != -FI_EAGAIN) drop_service(service);
+    const int rc = send_result(peer, request.initiator(), service.result, service.answered);
+    if (rc != -FI_EAGAIN) end(service);
     return rc == -FI_EAGAIN ? rc : 0;  // any other error is of the link, which goes down
   }
   const uint64_t token = make_token(TokenOf::service, x_services.handle(service));
@@ -269,21 +299,36 @@ void RmaTarget::on_moved(util::PoolHandle handle, int status) noexcept {
 }
 
 void RmaTarget::finish(Service& service, int status) noexcept {
+  if (service.linked()) service.unlink();
+  if (service.fin_kept) return end(service);
   Peer& peer = *service.peer;
-  const Request request = service.request;
-  const bool writes = request.header.op == wire::Op::write;
-  if (status == 0) {
-    report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
-    x_grants.after(peer, *service.link, request);
+  if (status != 0) {
+    const wire::RequestId initiator = service.request.initiator();
+    drop_service(service);
+    return x_controls.send_fin(peer, initiator, status);
   }
+  service.executed =
+      service.request.header.op == wire::Op::write ? FI_REMOTE_WRITE : FI_REMOTE_READ;
+  x_grants.after(peer, *service.link, service.request);
+  conclude(service);
+}
+
+/// Reports what the service has executed. It accesses no region any more.
+void RmaTarget::report(Service& service) noexcept {
+  if (const uint64_t access = std::exchange(service.executed, 0))
+    report_access(*service.peer, service.request, access);
+  for (RegionUse& use : service.uses) use = RegionUse();
+}
+
+void RmaTarget::end(Service& service) noexcept {
+  report(service);
   drop_service(service);
-  x_controls.send_fin(peer, request.initiator(), status);
 }
 
 void RmaTarget::drop_service(Service& service) noexcept {
   if (service.linked()) service.unlink();
   --service.peer->unserved;
-  if (service.result) service.peer->result_bytes -= service.request.memory.length;
+  if (service.copy) service.peer->result_bytes -= service.result.length;
   x_services.release(service);
 }
 
@@ -291,21 +336,25 @@ void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
   for (auto* list : {&peer.services, &peer.served}) {
     for (Service* service = list->front(); service;) {
       Service* next = list->next(*service);
+      // The end of the link of its fin has ended a service that was over.
       const bool gone = service->link == link || (service->answers && peer.link == link);
-      if (gone) drop_service(*service);
+      if (gone && !service->fin_kept) end(*service);
       service = next;
     }
   }
   if (peer.segments_link == link) peer.segment_count = 0;
 }
 
-void RmaTarget::abandon(const Region& region) noexcept {
+void RmaTarget::abandon(const Region& region, bool by_force) noexcept {
   for (auto& [address, peer] : x_peers.all()) {
     for (auto* list : {&peer->services, &peer->served}) {
       for (Service* service = list->front(); service; service = list->next(*service)) {
         const auto* const regions = service->request.regions;
         const auto* const end = regions + service->request.memory.count;
-        if (!service->result && std::find(regions, end, &region) != end)
+        if (std::find(regions, end, &region) == end) continue;
+        if (service->copy || service->fin_kept)
+          report(*service);
+        else if (by_force)
           service->link->fail(-FI_ETIMEDOUT);
       }
     }
@@ -317,25 +366,36 @@ void RmaTarget::abandon(const Region& region) noexcept {
 /// Sends the bytes that were read or fetched. If the link has no room for all, the rest waits. It
 /// is copied if `bytes` do not outlive this call (not `lasting`), and for ordered reads, which must
 /// not see later writes. A longer read is sent from the region itself later, so that a peer that
-/// does not take its results costs no memory.
+/// does not take its results costs no memory. `access`: what to report here once all are sent; 0:
+/// nothing.
 void RmaTarget::answer(Peer& peer, transport::Link& link, const Request& request,
-                       const Buffers& bytes, bool lasting) noexcept {
-  if (!x_peers.reach(peer)) return;
+                       const Buffers& bytes, bool lasting, uint64_t access) noexcept {
+  if (send_answer(peer, link, request, bytes, lasting, access) && access)
+    report_access(peer, request, access);
+}
+
+/// False: a part waits.
+bool RmaTarget::send_answer(Peer& peer, transport::Link& link, const Request& request,
+                            const Buffers& bytes, bool lasting, uint64_t access) noexcept {
+  if (!x_peers.reach(peer)) return true;
   size_t done = 0;
   if (peer.services.empty() && send_result(peer, request.initiator(), bytes, done) != -FI_EAGAIN)
-    return;
+    return true;
   Service* service = make_service(peer, link, request);
-  if (!service) return;
+  if (!service) return true;
   service->answers = true;
   service->answered = done;
-  if (lasting && bytes.length > transport::kAlwaysEager) {
-    hold_regions(*service);
-  } else if (!keep_copy(*service, bytes)) {
+  service->result = bytes;
+  hold_regions(*service);
+  if ((!lasting || bytes.length <= transport::kAlwaysEager) && !keep_copy(*service)) {
     drop_service(*service);
-    return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
+    x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
+    return true;
   }
+  service->executed = access;
   peer.services.push_back(*service);
   x_peers.backlog(peer);
+  return false;
 }
 
 }  // namespace erdma::protocol

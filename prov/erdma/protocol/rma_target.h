@@ -23,10 +23,13 @@ struct Service final : Pending {
   transport::Link* link = nullptr;  ///< the request's link: its remote key is valid there only
   Request request;
   RegionUse uses[transport::kMaxIov];
-  bool answers = false;                 ///< true: a result is to be sent; false: bytes to be moved
-  std::unique_ptr<std::byte[]> result;  ///< copy of the result; null: sent from the region itself
-  size_t answered = 0;                  ///< bytes of the result that were sent
-  bool flushing = false;                ///< all bytes are here; Link::flush() makes them visible
+  bool answers = false;   ///< true: a result is to be sent; false: bytes to be moved
+  bool fin_kept = false;  ///< over, and reported here when the link has taken the fin
+  Buffers result;         ///< bytes to be sent, of the region itself or of `copy`
+  std::unique_ptr<std::byte[]> copy;
+  size_t answered = 0;    ///< bytes of the result that were sent
+  bool flushing = false;  ///< all bytes are here; Link::flush() makes them visible
+  uint64_t executed = 0;  ///< access that is to be reported here when the service ends; 0: none
 };
 
 /// Executes the peers' RMA and atomic operations on memory here. Each operation is checked as a
@@ -46,8 +49,8 @@ class RmaTarget {
   void on_moved(util::PoolHandle service, int status) noexcept;
   /// Drops the services of a link that is down. The link has reported its transfers before.
   void drop(Peer& peer, const transport::Link* link) noexcept;
-  /// Fails the links of peers whose operations on the region are under way.
-  void abandon(const Region& region) noexcept;
+  /// See Engine::abandon().
+  void abandon(const Region& region, bool by_force) noexcept;
 
   // For Service.
   int start(Service& service) noexcept;
@@ -60,10 +63,18 @@ class RmaTarget {
                           uint64_t access) noexcept;
   void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;
   Regions* regions() const noexcept { return x_setup ? &x_setup->regions : nullptr; }
+  bool is_watched(const Request& request, uint64_t access) const noexcept;
   void report_access(const Peer& peer, const Request& request, uint64_t access) noexcept;
   void serve(Peer& peer, transport::Link& link, Request& request) noexcept;
+  void conclude(Peer& peer, transport::Link& link, const Request& request,
+                uint64_t access) noexcept;
   void answer(Peer& peer, transport::Link& link, const Request& request, const Buffers& bytes,
-              bool lasting) noexcept;
+              bool lasting, uint64_t access) noexcept;
+  void conclude(Service& service) noexcept;
+  void report(Service& service) noexcept;
+  void end(Service& service) noexcept;
+  bool send_answer(Peer& peer, transport::Link& link, const Request& request, const Buffers& bytes,
+                   bool lasting, uint64_t access) noexcept;
   Service* make_service(Peer& peer, transport::Link& link, const Request& request) noexcept;
   void drop_service(Service& service) noexcept;
 
