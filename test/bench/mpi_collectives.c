@@ -1,6 +1,6 @@
-/* Times of collectives among ranks that are pinned in turn to the two cores of BENCH_CORES. A line
- * is "name_RANKS_BYTES us": the slowest rank's time, the median over blocks of calls. BYTES is what
- * a rank gives to each other one (alltoall, allgather), or the whole vector. */
+/* Times of collectives among ranks that are pinned in turn to the cores of BENCH_CORES="A B ...". A
+ * line is "name_RANKS_BYTES us": the slowest rank's time, the median over blocks of calls. BYTES is
+ * what a rank gives to each other one (alltoall, allgather), or the whole vector. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -69,13 +69,18 @@ static void measure(const char* name, void (*call)(int), int bytes) {
 
 static int pin(void) {
   const char* local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-  const char* text = getenv("BENCH_CORES");
-  int cores[2] = {0, 1};
+  const char* at = getenv("BENCH_CORES");
+  long cores[CPU_SETSIZE];
+  int known = 0;
+  char* end;
   cpu_set_t set;
 
-  if (text) sscanf(text, "%d %d", &cores[0], &cores[1]);
+  if (!at) at = "0 1";
+  for (long core; known < CPU_SETSIZE && (core = strtol(at, &end, 10), end != at); at = end)
+    cores[known++] = core;
+  if (known == 0) return 0;
   CPU_ZERO(&set);
-  CPU_SET((size_t)cores[local ? atoi(local) & 1 : 0], &set);
+  CPU_SET((size_t)cores[(local ? atoi(local) : 0) % known], &set);
   return sched_setaffinity(0, sizeof set, &set);
 }
 

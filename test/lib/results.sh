@@ -31,7 +31,7 @@ skip() { printf 'SKIP: %s\n' "$*"; }
 
 # finish: prints the last line, and exits with the status of the whole run.
 finish() {
-  printf '\nSeconds of each stage (%s in all; indented: beside each other)\n%s' "$SECONDS" "$table"
+  printf '\nSeconds of each stage, and seconds of processors (%s in all; indented: beside each other)\n%s' "$SECONDS" "$table"
   printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
   [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
   exit
@@ -95,10 +95,21 @@ count_trs() {
   [ "$2" != 77 ] || stage_skipped=1
 }
 
+# read_processor_seconds: sets processor_seconds to what the processes that this shell has waited for took, with those
+# that they waited for.
+read_processor_seconds() {
+  local file=$logs/.times.$BASHPID
+  times >"$file" # not in $(), whose shell has waited for nothing
+  processor_seconds=$(awk 'NR == 2 { gsub(/[ms]/, " "); $0 = $0; printf "%d", ($1 + $3) * 60 + $2 + $4 }' "$file")
+  rm -f "$file"
+}
+
 # stage NAME MINUTES KIND COMMAND: runs COMMAND, a function, for MINUTES at most, with its output in
 # a log. count_KIND counts the results; none at all is a failure. Status 1 if something failed.
 stage() {
-  local name=$1 minutes=$2 kind=$3 command=$4 log status begin=$SECONDS watchdog
+  local name=$1 minutes=$2 kind=$3 command=$4 log status begin=$SECONDS watchdog used processor_seconds
+  read_processor_seconds
+  used=$processor_seconds
   local stage_passed=0 stage_failed=0 stage_skipped=0 stage_folder=$build
   [ "$selected" = '  ' ] || [[ $selected = *" $name "* ]] || return 0
   case $name in address | thread) stage_folder=$build/$name ;; esac
@@ -126,7 +137,9 @@ stage() {
   fi
   passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
   skipped=$((skipped + stage_skipped))
-  table+=$(printf '%s%-13s %5d' "${lane:+  }" "$name" $((SECONDS - begin)))$'\n'
+  read_processor_seconds
+  used=$((processor_seconds - used))
+  table+=$(printf '%s%-13s %5d %5d' "${lane:+  }" "$name" $((SECONDS - begin)) "$used")$'\n'
   printf '%4d passed %3d failed %3d skipped %5d s\n' "$stage_passed" "$stage_failed" \
     "$stage_skipped" $((SECONDS - begin))
   if [ "$stage_skipped" -gt 0 ]; then grep -E '^SKIP: ' "$log" | sed 's/^/    /'; fi
