@@ -567,4 +567,30 @@ TEST(memory_is_revoked_when_the_endpoint_closes, 2) {
   pair.end_work({&g_one, &g_two, &g_three});
 }
 
+/// Packets that follow would be kept as unexpected messages, until the application posts receives.
+TEST(transports_learn_when_no_receive_waits_any_more, 2) {
+  const size_t length = _i ? 20'000 : 8;  // by fragments, or in one packet
+  Pair pair;
+  pair.a.transport.behaviour.fragmented = length;
+  const auto message = pattern(length);
+  std::vector<char> got(length);
+  int contexts[2];
+  for (int& context : contexts) must(pair.b.receive(got.data(), length, 7, &context));
+  for (const int& context : contexts) {
+    ck_assert(!pair.b.engine.take_served());
+    must(pair.a.send(1, message.data(), length, 7));
+    pair.run_until_idle();
+    ck_assert_ptr_eq(pair.b.received.take().context, &context);
+  }
+  ck_assert(pair.b.engine.take_served());
+  ck_assert(!pair.b.engine.take_served());
+  must(pair.a.send(1, message.data(), length, 7));  // unexpected
+  pair.run_until_idle();
+  ck_assert(!pair.b.engine.take_served());
+  must(pair.b.receive(got.data(), length, 7, contexts));
+  pair.run_until_idle();
+  ck_assert(got == message);
+  pair.end_work();
+}
+
 }  // namespace

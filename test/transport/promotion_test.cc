@@ -147,6 +147,54 @@ TEST(a_peer_that_dies_while_it_takes_a_packet_back_is_lost_as_others) {
   send_some(pair, 3);
 }
 
+/// Has received what it waited for after each packet.
+struct ServedSink final : transport::NullSink {
+  void on_packet(Link& link, const std::byte*, const std::byte*, size_t) noexcept override {
+    senders.push_back(link.address());
+    x_served = true;
+  }
+  std::vector<util::SocketAddress> senders;
+};
+
+// A sender whose packets follow each other closely does not keep those of others waiting.
+TEST(hot_rings_take_turns_where_each_packet_is_enough) {
+  Pair pair;
+  Side third;
+  ck_assert(open_side(pair.a) && open_side(pair.b) && open_side(third));
+  Side* senders[] = {&pair.b, &third};
+  uint64_t sent = 0;
+  for (Side* sender : senders) {
+    Link& link = **sender->transport->link_to(pair.a.name);
+    while (link.limits().eager <= kSlotPayload) {
+      sent += link.send(numbered(0), nullptr, 0, 0, SendHint::none) == 0;
+      pair.poll();
+      third.poll();
+    }
+    // The receiver looks into the hot ring from its first entry on.
+    sent += link.send(numbered(0), nullptr, 0, 0, SendHint::none) == 0;
+    ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == sent; }));
+  }
+  constexpr size_t kEach = 10;
+  for (Side* sender : senders) {
+    Link& link = **sender->transport->link_to(pair.a.name);
+    for (size_t i = 0; i < kEach; ++i)
+      ck_assert_int_eq(link.send(numbered(i), nullptr, 0, 0, SendHint::none), 0);
+  }
+  ServedSink sink;
+  for (size_t i = 1; i <= 2 * kEach; ++i) {
+    pair.a.transport->poll(sink);
+    ck_assert_uint_eq(sink.senders.size(), i);
+    if (i > 1) ck_assert(!(sink.senders[i - 1] == sink.senders[i - 2]));
+  }
+  // A link that ends delivers all, however little the sink wants.
+  Link& link = **third.transport->link_to(pair.a.name);
+  for (size_t i = 0; i < kEach; ++i)
+    ck_assert_int_eq(link.send(numbered(i), nullptr, 0, 0, SendHint::none), 0);
+  third.transport->shutdown();
+  sink.senders.clear();
+  while (sink.senders.size() < kEach) pair.a.transport->poll(sink);
+}
+
 TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
   GateClock clock;
   Pair pair;

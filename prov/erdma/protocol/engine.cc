@@ -215,11 +215,18 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   std::memcpy(&header, header_bytes, sizeof(header));
   asm volatile("" : "+m"(header));
   Peer& peer = x_peers.peer_of(link);
-  if (header.op == wire::Op::eager) [[likely]]
-    return x_receives.on_eager(peer, link, header, payload, length);
-  if (header.op == wire::Op::fragment)
-    return x_receives.fragments().on_fragment(peer, link, wire::reread<wire::ControlHeader>(header),
-                                              payload, length);
+  if (header.op == wire::Op::eager) [[likely]] {
+    if (x_receives.on_eager(peer, link, header, payload, length) && x_receives.all_served())
+      x_served = true;
+    return;
+  }
+  if (header.op == wire::Op::fragment) {
+    if (x_receives.fragments().on_fragment(peer, link, wire::reread<wire::ControlHeader>(header),
+                                           payload, length) &&
+        x_receives.all_served())
+      x_served = true;
+    return;
+  }
   if (header.op == wire::Op::first_fragment)
     return x_receives.on_first_fragment(peer, link, header, payload, length);
   if (header.op == wire::Op::rts) return x_receives.on_rts(peer, link, header, payload, length);

@@ -39,13 +39,15 @@ void Fragments::release(Arrival& arrival) noexcept {
   x_arrivals.release(arrival);
 }
 
-void Fragments::on_fragment(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+bool Fragments::on_fragment(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                             const std::byte* payload, size_t length) noexcept {
   Arrival* const arrival = on_link(peer, link);
   const bool follows = arrival && length > 0 && header.length == arrival->received &&
                        length <= arrival->header.length - arrival->received;
-  if (!follows) return inbound::protocol_violation(link, "a fragment that does not follow");
+  if (!follows) return inbound::protocol_violation(link, "a fragment that does not follow"), false;
+  const bool completes = arrival->delivery && length == arrival->header.length - arrival->received;
   take(*arrival, payload, length);
+  return completes;
 }
 
 void Fragments::take(Arrival& arrival, const std::byte* payload, size_t length) noexcept {

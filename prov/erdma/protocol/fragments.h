@@ -33,8 +33,9 @@ class Fragments {
   Arrival& make(Peer& peer, transport::Link& link, const wire::MessageHeader& header);
   /// Undoes make().
   void release(Arrival& arrival) noexcept;
-  /// Handles a fragment that is not the first of its message.
-  void on_fragment(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+  /// Handles a fragment that is not the first of its message. Returns true if it completed a
+  /// receive.
+  bool on_fragment(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                    const std::byte* payload, size_t length) noexcept;
   /// The next bytes of the message are here. Ends it if they are the last ones.
   void take(Arrival& arrival, const std::byte* payload, size_t length) noexcept;

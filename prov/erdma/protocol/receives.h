@@ -28,8 +28,9 @@ class Receives {
   ReceiveQueues& queues() noexcept { return *x_queues; }
   Deliveries& deliveries() noexcept { return x_deliveries; }
 
-  /// Handles a whole message in one packet. Throws as Sink::on_packet() does.
-  void on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+  /// Handles a whole message in one packet. Returns true if it was for a posted receive. Throws as
+  /// Sink::on_packet() does.
+  bool on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                 const std::byte* payload, size_t length);
   /// Handles the announcement of a message whose bytes move after the match. Throws likewise.
   void on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
@@ -49,6 +50,10 @@ class Receives {
 
   /// Returns whether a posted receive names this peer. Scans the queues, as this is called rarely.
   bool waits_for(const Peer& peer) noexcept { return x_queues->has_posted_from(peer.source); }
+  /// Returns whether no receive is posted.
+  bool all_served() const noexcept {
+    return x_queues->tagged.posted_count() + x_queues->untagged.posted_count() == 0;
+  }
   /// Returns whether a receive from any source is posted.
   bool awaits_any() noexcept { return x_queues->has_posted_from(nullptr); }
   /// Fails the receives that need a link that is down. `sending`: this endpoint sends to the peer
@@ -109,19 +114,22 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
   x_own.receives.release(receive);
 }
 
-[[gnu::always_inline]] inline void Receives::on_eager(Peer& peer, transport::Link& link,
+[[gnu::always_inline]] inline bool Receives::on_eager(Peer& peer, transport::Link& link,
                                                       const wire::MessageHeader& header,
                                                       const std::byte* payload, size_t length) {
   if (header.length != length) [[unlikely]]
-    return inbound::protocol_violation(link, "an eager message whose length is not its packet's");
+    return inbound::protocol_violation(link, "an eager message whose length is not its packet's"),
+           false;
   PostedEntry* entry = x_own.matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
   if (!entry) [[unlikely]]
-    return on_unexpected(peer, link, header, payload, length);
+    return on_unexpected(peer, link, header, payload, length), false;
   auto& receive = static_cast<Receive&>(*entry);
   const bool plain = !receive.special && !(header.flags & wire::kWantFin);
   if (plain && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
-    return place_whole(receive, header, peer.fi_addr, payload, length);
-  place_special(receive, peer, link, header, payload);
+    place_whole(receive, header, peer.fi_addr, payload, length);
+  else
+    place_special(receive, peer, link, header, payload);
+  return true;
 }
 
 }  // namespace erdma::protocol

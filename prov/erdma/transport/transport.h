@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "transport/link.h"
 #include "util/result.h"
@@ -47,9 +48,15 @@ class Sink {
   virtual void on_preview(Link&, const std::byte* header) noexcept { (void)header; }
   /// Another process asks for a report of the operations that wait (Options::questions).
   virtual void on_question() noexcept {}
+  /// True once after an on_packet() that completed the last posted receive: the caller of poll()
+  /// should see that first, because further messages would only be copied and kept. A transport may
+  /// leave packets where they are until the next poll().
+  bool take_served() noexcept { return std::exchange(x_served, false); }
 
  protected:
   ~Sink() = default;
+
+  bool x_served = false;
 };
 
 /// A sink that ignores everything that a derived class does not override.

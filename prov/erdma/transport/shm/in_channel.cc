@@ -59,6 +59,10 @@ int InChannel::drain(Sink& sink) noexcept {
       }
       ++count;
       if (ring.advance()) publish(ring);
+      if (sink.take_served() && x_intake != Intake::ending) {
+        x_context.channels.leave_rest();
+        break;
+      }
     }
   } catch (const std::bad_alloc&) {
     say_out_of_memory("taking a packet");

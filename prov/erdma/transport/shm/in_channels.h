@@ -18,8 +18,13 @@ class InChannels {
 
   int poll(Sink& sink) noexcept {
     int moved = 0;
-    for (size_t i = 0; i < x_hot.size(); ++i)
-      if (x_hot[i]->ready()) moved += x_hot[i]->drain(sink);
+    x_leave_rest = false;
+    size_t at = x_first;
+    for (size_t left = x_hot.size(); left > 0 && !x_leave_rest && !x_hot.empty(); --left, ++at) {
+      if (at >= x_hot.size()) at = 0;
+      if (x_hot[at]->ready()) moved += x_hot[at]->drain(sink);
+    }
+    x_first = at;
     for (Chunk& chunk : x_chunks)
       if (chunk.shared->ready.load(std::memory_order_relaxed) | chunk.again) [[unlikely]]
         moved += drain(chunk, sink);
@@ -42,6 +47,9 @@ class InChannels {
   void promote(InChannel& channel) noexcept;
   /// The channel's hot ring is no longer in use.
   void give_back(const InChannel& from) noexcept;
+  /// Called by drain(): the sink is served (Sink::take_served()), so the other hot rings have their
+  /// turn at the next poll(), before this one.
+  void leave_rest() noexcept { x_leave_rest = true; }
   /// The clock of activity: the number of entries received so far.
   uint64_t count_entries(uint64_t count) noexcept { return x_entries += count; }
 
@@ -58,6 +66,8 @@ class InChannels {
   bool idle(const InChannel* channel) const noexcept;
 
   std::vector<InChannel*> x_hot;
+  size_t x_first = 0;  ///< the hot ring whose turn it is; may be out of range
+  bool x_leave_rest = false;
   std::vector<Chunk> x_chunks;
   uint64_t x_entries = 0;
   const unsigned x_most_hot;

@@ -17,6 +17,7 @@ class StagingTransport::Relay final : public Sink {
   void on_packet(Link& link, const std::byte* header, const std::byte* payload,
                  size_t length) override {
     x_sink.on_packet(x_owner.over(link), header, payload, length);
+    x_served = x_sink.take_served();
   }
   void on_done(uint64_t token, int status) noexcept override {
     if (token & Flusher::kToken) return x_owner.x_staging.flusher.on_read(status);
