@@ -90,4 +90,37 @@ TEST(direct_packets_do_not_exceed_what_a_receiver_tolerates) {
   pair.expect_no_end();
 }
 
+/// Receives one message with one poll. Returns whether that poll might leave packets.
+bool poll_may_leave(Pair& pair) {
+  char byte = 0;
+  int context;
+  must(pair.b.receive(&byte, 1, 7, &context));
+  must(pair.a.send(1, "x", 1, 7));
+  pair.b.engine.progress();
+  ck_assert_ptr_eq(pair.b.received.take().context, &context);
+  return pair.b.engine.take_served();
+}
+
+/// A budget packet may be among packets that polls leave in their rings. So few polls in succession
+/// may do so, and only while little has been sent.
+TEST(polls_that_leave_packets_are_few) {
+  Pair pair({4096, 1 << 20, 1024});
+  fragment(pair.b, 8192);
+  pair.a.engine.progress();
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 16; ++i) ck_assert(poll_may_leave(pair));
+    ck_assert(!poll_may_leave(pair));
+  }
+  const auto message = pattern(8192);
+  size_t sent = 0;
+  for (; sent < 200 << 10; sent += message.size())
+    must(pair.b.send(0, message.data(), message.size(), 8));
+  ck_assert(poll_may_leave(pair));
+  for (; sent < 300 << 10; sent += message.size())
+    must(pair.b.send(0, message.data(), message.size(), 8));
+  ck_assert(!poll_may_leave(pair));
+  ck_assert(poll_may_leave(pair));
+  pair.end_work();
+}
+
 }  // namespace

@@ -185,8 +185,8 @@ bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
       util::Guard guard(x_lock);
       for (RegionUser* user : x_users) {
         if (unanswered) user->stop_waiting(region.key, late);
-        user->abandon(region, late);
         user->progress();
+        user->abandon(region, late);
       }
     }
     if (late && clock.now() > deadline + kPatienceNanoseconds) {

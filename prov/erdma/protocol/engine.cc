@@ -147,7 +147,7 @@ int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
   if (is_claim(kind)) return x_receives.own().probe(args, kind, nullptr);
   const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
   if (args.source != kAnySource && !source) return x_peers.refusal(args.source);
-  progress();
+  progress(true);
   return x_receives.own().probe(args, kind, source);
 }
 
@@ -157,31 +157,31 @@ int Engine::cancel(const void* context) noexcept {
 
 // --- progress -----------------------------------------------------------------------------------
 
-int Engine::progress() noexcept {
-  x_sends_since_progress = 0;
-  x_messages.polls();
-  int steps = 0;
-  for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
-  x_made_progress = steps > 0;
-  if (x_peers.waiting().empty()) [[likely]]
-    return steps;
-  return steps + retry_all_pending();
-}
-
 /// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
 /// not left when it returns.
+int Engine::progress(bool all) noexcept {
+  x_sends_since_progress = 0;
+  int steps = 0;
+  for (bool first = true;; first = false) {
+    x_left_packets.begin_poll(all || x_messages.must_poll_all());
+    for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
+    if (x_left_packets.end_poll()) x_messages.polled();
+    if (first) x_made_progress = steps > 0;
+    if (x_peers.waiting().empty()) [[likely]]
+      return steps;
+    steps += retry_all_pending();
+    if (!x_messages.must_poll()) return steps;
+  }
+}
+
 int Engine::retry_all_pending() noexcept {
   auto& waiting = x_peers.waiting();
   int steps = 0;
-  for (;;) {
-    for (Peer *peer = waiting.front(), *next; peer; peer = next) {
-      next = waiting.next(*peer);
-      steps += retry_pending(*peer);
-    }
-    if (!x_messages.must_poll()) return steps;
-    x_messages.polls();
-    for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
+  for (Peer *peer = waiting.front(), *next; peer; peer = next) {
+    next = waiting.next(*peer);
+    steps += retry_pending(*peer);
   }
+  return steps;
 }
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.
@@ -217,14 +217,14 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   Peer& peer = x_peers.peer_of(link);
   if (header.op == wire::Op::eager) [[likely]] {
     if (x_receives.on_eager(peer, link, header, payload, length) && x_receives.all_served())
-      x_served = true;
+      x_served = x_left_packets.leave();
     return;
   }
   if (header.op == wire::Op::fragment) {
-    if (x_receives.fragments().on_fragment(peer, link, wire::reread<wire::ControlHeader>(header),
-                                           payload, length) &&
+    const auto fragment = wire::reread<wire::ControlHeader>(header);
+    if (x_receives.fragments().on_fragment(peer, link, fragment, payload, length) &&
         x_receives.all_served())
-      x_served = true;
+      x_served = x_left_packets.leave();
     return;
   }
   if (header.op == wire::Op::first_fragment)
@@ -334,6 +334,7 @@ void Engine::abandon(const Region& region, bool by_force) noexcept {
 
 void Engine::detach(bool revoke) noexcept {
   if (revoke) {
+    x_target.report_rest();
     for (auto& [address, peer] : x_peers.all()) {
       x_sends.revoke_memory(*peer);
       Deliveries::revoke_memory(*peer);

@@ -15,6 +15,31 @@
 
 namespace erdma::protocol {
 
+/// Says which polls may leave packets in their rings once every receive is served
+/// (Sink::take_served()). A sender's estimates assume that about one poll brings a budget packet
+/// (Messages::must_poll()), so only a few polls in succession may.
+class LeftPackets {
+ public:
+  /// `all`: this poll may not.
+  void begin_poll(bool all) noexcept {
+    x_all = all || x_in_succession >= kMost;
+    x_left = false;
+  }
+  /// Returns whether the transport may leave the packets that follow.
+  bool leave() noexcept { return x_left = !x_all; }
+  /// True: the poll left none.
+  bool end_poll() noexcept {
+    x_in_succession = x_left ? x_in_succession + 1 : 0;
+    return !x_left;
+  }
+
+ private:
+  static constexpr unsigned kMost = 16;
+  unsigned x_in_succession = 0;
+  bool x_left = false;
+  bool x_all = false;
+};
+
 /// The protocol of one endpoint: turns operations into packets and packets into completions. It
 /// dispatches both to its parts and makes progress. Single-threaded: the caller holds the domain
 /// lock. Owns its parts, and with them every request and peer. The transports end after its last
@@ -48,8 +73,9 @@ class Engine final : public transport::Sink, PeerLoss {
   /// was sent. It completes with FI_ECANCELED. -FI_ENOENT: there is neither.
   int cancel(const void* context) noexcept;
 
-  /// Polls the transports and retries what waits. Returns the number of steps of progress.
-  int progress() noexcept;
+  /// Polls the transports and retries what waits. Returns the number of steps of progress. `all`:
+  /// leaves no packets in their rings (LeftPackets).
+  int progress(bool all = false) noexcept;
   /// True while links have not taken all injected messages and control packets (fins, for example):
   /// no completion tells the caller when they leave.
   bool has_injected() noexcept;
@@ -109,7 +135,8 @@ class Engine final : public transport::Sink, PeerLoss {
   const std::vector<transport::Transport*> x_transports;
   unsigned x_sends_since_progress = 0;
   bool x_made_progress = false;  ///< the last poll of the transports took at least one step
-  bool x_one_sided = false;      ///< enable_one_sided() was called
+  LeftPackets x_left_packets;
+  bool x_one_sided = false;  ///< enable_one_sided() was called
   Peers x_peers;
   Controls x_controls{x_peers};
   Sends x_sends{x_config, x_peers};

@@ -23,8 +23,11 @@ class Messages final : public Initiator {
   /// True: so many eager bytes have left since the last poll that further messages wait for a poll,
   /// which may bring a budget packet. The caller makes progress.
   bool must_poll() const noexcept { return x_unpolled >= kMostUnpolled; }
-  /// Call it directly before a poll of all transports.
-  void polls() noexcept { x_unpolled = 0; }
+  /// True: the next poll must not leave packets in their rings (Sink::take_served()), because a
+  /// budget packet may be among them.
+  bool must_poll_all() const noexcept { return x_unpolled >= kMostUnpolled / 8; }
+  /// Call it after a poll of all transports that left nothing.
+  void polled() noexcept { x_unpolled = 0; }
   /// Returns whether one packet, sent now, is all that the message needs.
   static bool goes_direct(const SendArgs& args, const Peer& peer) noexcept {
     return peer.direct && !args.until_delivered && !args.fence &&
@@ -62,7 +65,7 @@ class Messages final : public Initiator {
 
   Controls& x_controls;
   CompletionSink& x_sent;
-  /// What the eager messages since polls() may cost receivers; bytes. Short messages of
+  /// What the eager messages since polled() may cost receivers; bytes. Short messages of
   /// send_direct() are not included: their number is limited (Engine::post_send()).
   size_t x_unpolled = 0;
 };

@@ -193,9 +193,12 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
 void RmaTarget::conclude(Peer& peer, transport::Link& link, const Request& request,
                          uint64_t access) noexcept {
   if (x_controls.try_fin(peer, request.initiator(), 0)) return report_access(peer, request, access);
-  if (!is_watched(request, access)) return x_controls.send_fin(peer, request.initiator(), 0);
-  Service* const service = make_service(peer, link, request);
-  if (!service) return;
+  const bool waits = is_watched(request, access) && peer.unserved < kMaxUnserved;
+  Service* const service = waits ? try_service(peer, link, request) : nullptr;
+  if (!service) {
+    report_access(peer, request, access);
+    return x_controls.send_fin(peer, request.initiator(), 0);
+  }
   hold_regions(*service);
   service->executed = access;
   conclude(*service);
@@ -246,8 +249,16 @@ Service* RmaTarget::make_service(Peer& peer, transport::Link& link,
                                  const Request& request) noexcept {
   if (peer.unserved >= kMaxUnserved)
     return inbound::protocol_violation(link, "more requests than a peer can have"), nullptr;
-  Service* service = x_services.acquire();
-  if (!service) return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM), nullptr;
+  Service* const service = try_service(peer, link, request);
+  if (!service) x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
+  return service;
+}
+
+/// Null: out of memory.
+Service* RmaTarget::try_service(Peer& peer, transport::Link& link,
+                                const Request& request) noexcept {
+  Service* const service = x_services.acquire();
+  if (!service) return nullptr;
   ++peer.unserved;
   service->target = this;
   service->peer = &peer;
@@ -318,6 +329,13 @@ void RmaTarget::report(Service& service) noexcept {
   if (const uint64_t access = std::exchange(service.executed, 0))
     report_access(*service.peer, service.request, access);
   for (RegionUse& use : service.uses) use = RegionUse();
+}
+
+void RmaTarget::report_rest() noexcept {
+  for (auto& [address, peer] : x_peers.all())
+    for (auto* list : {&peer->services, &peer->served})
+      for (Service* service = list->front(); service; service = list->next(*service))
+        if (service->executed) report(*service);
 }
 
 void RmaTarget::end(Service& service) noexcept {

@@ -49,6 +49,9 @@ class RmaTarget {
   void on_moved(util::PoolHandle service, int status) noexcept;
   /// Drops the services of a link that is down. The link has reported its transfers before.
   void drop(Peer& peer, const transport::Link* link) noexcept;
+  /// The endpoint closes: reports the operations that are over and whose initiators wait for the
+  /// answer.
+  void report_rest() noexcept;
   /// See Engine::abandon().
   void abandon(const Region& region, bool by_force) noexcept;
 
@@ -76,6 +79,7 @@ class RmaTarget {
   bool send_answer(Peer& peer, transport::Link& link, const Request& request, const Buffers& bytes,
                    bool lasting, uint64_t access) noexcept;
   Service* make_service(Peer& peer, transport::Link& link, const Request& request) noexcept;
+  Service* try_service(Peer& peer, transport::Link& link, const Request& request) noexcept;
   void drop_service(Service& service) noexcept;
 
   hmem::DeviceMemory* const x_devices;  ///< null: all memory is host memory
