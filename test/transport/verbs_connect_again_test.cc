@@ -31,6 +31,26 @@ TEST(nobody_who_listens_looks_like_a_reset_and_is_told_in_time, std::size(kNobod
   ck_assert_uint_le(passed, kNobodies[_i].most);
 }
 
+TEST(an_attempt_under_way_at_the_end_does_not_hide_that_nobody_listens) {
+  World world;
+  Options options;
+  options.connect_timeout_ns = 1'000'000'000;
+  Host& a = world.add(kA, 1, options);
+  a.resets = true;
+  const uint64_t begin = world.clock.time;
+  a.connect(name_b());
+  for (int resets = 0; resets < 4; ++resets) {
+    world.deliver_all();
+    world.clock.time = a.manager->next_deadline();
+    a.manager->expire();
+  }
+  world.clock.time = begin + options.connect_timeout_ns;
+  a.manager->expire();
+  a.poll();
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+}
+
 /// Here an absent listener refuses the connection, so a reset comes from a peer that lives.
 TEST(resets_of_a_peer_that_lives_are_none_of_nobody) {
   World world;

@@ -383,8 +383,11 @@ ConnectionManager::~ConnectionManager() {
 
 void ConnectionManager::expire() {
   const uint64_t now = x_config.clock->now();
-  while (Attempt* attempt = x_table.requests.due(now))
-    attempt_failed(*attempt, -FI_ETIMEDOUT, false);
+  while (Attempt* attempt = x_table.requests.due(now)) {
+    // Earlier attempts may have told more than this one, which has no answer yet.
+    const bool nobody = attempt->peer->resets >= kResets;
+    attempt_failed(*attempt, nobody ? -FI_ECONNREFUSED : -FI_ETIMEDOUT, false);
+  }
   while (Attempt* attempt = x_table.accepting.due(now)) passive_failed(*attempt->peer, attempt);
   while (Peer* peer = x_table.retries.due(now)) {
     x_table.retries.clear(*peer);
