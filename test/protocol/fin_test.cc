@@ -137,4 +137,51 @@ TEST(target_reports_an_operation_once_the_link_has_taken_its_answer, kOperationC
   pair.expect_silent();
 }
 
+/// An operation that the target has executed, and of which its link has not taken the answer.
+struct Unanswered : OneSidedPair {
+  explicit Unanswered(const PeersOperation& what) : operation(what) {
+    target.remote_reads.counted = target.remote_writes.counted = true;
+    b.transport.behaviour.room = 0;
+    must(post(*this, operation, local));
+    run_until_idle();
+    ck_assert_uint_eq(reports(*this), 0);
+    ck_assert_uint_gt(region.users, 0);
+  }
+  /// Whatever happens next, the operation is reported once.
+  void expect_reported() {
+    ck_assert_uint_eq(reports(*this), 2);
+    b.transport.behaviour.room = 1000;
+    run_until_idle();
+    ck_assert_uint_eq(reports(*this), 2);
+    ck_assert_uint_eq(region.users, 0);
+  }
+
+  const PeersOperation& operation;
+  std::vector<char> local = pattern(5000);
+};
+
+/// fi_close of the region does not wait for the peer to take the answer.
+TEST(region_that_closes_is_reported_on_and_let_go, kOperationCount) {
+  Unanswered pair(kOperations[_i]);
+  pair.b.engine.abandon(pair.region, false);
+  ck_assert_uint_eq(pair.region.users, 0);
+  pair.expect_reported();
+  auto& done = pair.operation.reads ? pair.initiator.reads : pair.initiator.writes;
+  ck_assert_int_eq(done.take().error, 0);
+}
+
+TEST(endpoint_that_closes_reports_what_it_has_executed, kOperationCount) {
+  Unanswered pair(kOperations[_i]);
+  pair.b.engine.detach(true);
+  pair.expect_reported();
+}
+
+TEST(lost_link_ends_an_operation_that_is_over_with_its_report, kOperationCount) {
+  Unanswered pair(kOperations[_i]);
+  Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
+  ck_assert_uint_eq(reports(pair), 2);
+  ck_assert_uint_eq(pair.region.users, 0);
+  pair.end_work();
+}
+
 }  // namespace
