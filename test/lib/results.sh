@@ -108,11 +108,11 @@ read_processor_seconds() {
 # a log. count_KIND counts the results; none at all is a failure. Status 1 if something failed.
 stage() {
   local name=$1 minutes=$2 kind=$3 command=$4 log status begin=$SECONDS watchdog used processor_seconds
-  read_processor_seconds
-  used=$processor_seconds
   local stage_passed=0 stage_failed=0 stage_skipped=0 stage_folder=$build
   [ "$selected" = '  ' ] || [[ $selected = *" $name "* ]] || return 0
   case $name in address | thread) stage_folder=$build/$name ;; esac
+  read_processor_seconds
+  used=$processor_seconds
   log=$logs/$name.log
   printf '%-13s' "$name"
   [ "$kind" != trs ] || find "$stage_folder/test" -name '*.trs' -delete 2>/dev/null
