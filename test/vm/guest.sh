@@ -42,8 +42,6 @@ check 'ptrace_scope 1: Open MPI, 2 ranks, CMA by the common ancestor' 100 \
   as $user mpi_phases 2 none datatypes storm probes self truncation communicators
 check 'ptrace_scope 1: FI_ERDMA_PTRACER=any' 100 \
   with_ptracer any as $user mpi_phases 2 none datatypes
-check 'ptrace_scope 1: mpi4py broadcast, FI_ERDMA_PTRACER=none' 100 \
-  with_ptracer none as $user story readv,writev '' 1
 check 'ptrace_scope 1: Open MPI, 2 ranks, FI_ERDMA_PTRACER=none' 100 \
   with_ptracer none as $user mpi_phases 2 readv,writev datatypes probes truncation
 check 'ptrace_scope 1: processes of different sessions' 60 pair any \
