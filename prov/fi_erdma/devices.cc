@@ -42,9 +42,6 @@ std::optional<uint64_t> first_of(const std::string& port, const Name (&names)[kC
   return std::nullopt;
 }
 
-std::string total_text(std::optional<uint64_t> bytes) {
-  return bytes ? bytes_text(double(*bytes)) : "-";
-}
 std::string packets_text(std::optional<uint64_t> packets) {
   return packets ? std::to_string(*packets) : "-";
 }

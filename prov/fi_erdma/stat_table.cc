@@ -63,10 +63,6 @@ constexpr char kPathHistory[] = "{:>30}  {:>14} {:>14} {:>14} {:>14}  {}\n";
 constexpr char kPeerRow[] = "{:>7} {:>5}  {:<21} {:>5}  {:<4} {:<10} {:>14} {:>14} {:>14} {:>14}\n";
 constexpr char kRankRow[] = "{:>7} {:>5} {:1} {:<15} {:>14} {:>14} {:>14} {:>14}\n";
 
-std::string total_text(std::optional<uint64_t> bytes) {
-  return bytes ? bytes_text(double(*bytes)) : "-";
-}
-
 void print_details(const Snapshot& snapshot, const Block& endpoint,
                    const std::vector<const Block*>& peers) {
   for (const char* const name : {"other_hosts", "this_host", "gpu_memory", "changed"})

@@ -94,6 +94,10 @@ std::string bytes_text(double bytes) {
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, kUnits[unit]);
 }
 
+std::string total_text(std::optional<uint64_t> bytes) {
+  return bytes ? bytes_text(double(*bytes)) : "-";
+}
+
 std::string rate_text(std::optional<double> bytes_per_second) {
   return bytes_per_second ? bytes_text(*bytes_per_second) + "/s" : "-";
 }

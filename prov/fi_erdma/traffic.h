@@ -38,6 +38,8 @@ uint64_t growth(std::optional<uint64_t> from, std::optional<uint64_t> to);
 
 /// "1.91 GiB", "88 B".
 std::string bytes_text(double bytes);
+/// The same; "-" without a number.
+std::string total_text(std::optional<uint64_t> bytes);
 /// "1.91 GiB/s"; "-" without a number.
 std::string rate_text(std::optional<double> bytes_per_second);
 

@@ -23,7 +23,7 @@
 namespace fi_erdma::pair {
 namespace {
 
-constexpr uint32_t kLongest = 1 << 16;
+constexpr uint32_t kLongestReport = 1 << 16;
 
 int run_side(Side side, int socket, const Options& options, const Body& body) {
   const int yes = 1;
@@ -128,7 +128,7 @@ void Channel::take(std::span<char> bytes, const Drive& drive) {
 std::string Channel::receive(const Drive& drive) {
   uint32_t length = 0;
   take({reinterpret_cast<char*>(&length), sizeof length}, drive);
-  if (length > kLongest) fail("what connected is not the other side of this test");
+  if (length > kLongestReport) fail("what connected is not the other side of this test");
   std::string message(length, '\0');
   take(message, drive);
   return message;
