@@ -194,11 +194,11 @@ TEST(paths_are_measured_on_what_is_sent) {
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, true, options);
   for (uint64_t token = 0; token < 2 * PathChoice::kTrials; ++token) {
-    Message message(channel, 64 * kKiB, token);
+    Message message(channel, 256 * kKiB, token);
     channel.run();
     ck_assert(message.arrived());
   }
-  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 64 * kKiB);
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
 }
 
 TEST(rates_without_the_sender_are_no_rates_of_cma) {
@@ -207,19 +207,19 @@ TEST(rates_without_the_sender_are_no_rates_of_cma) {
   Channel channel(Ways::chosen, false, options);
   uint64_t token = 0;
   for (; token < 2 * PathChoice::kTrials; ++token) {
-    Message alone(channel, 64 * kKiB, token);
+    Message alone(channel, 256 * kKiB, token);
     channel.run();
   }
   channel.out.attach(channel.shared);
   channel.out.poll();
   for (const unsigned end = unsigned(token) + PathChoice::kTrials; token < end; ++token) {
-    Message message(channel, 64 * kKiB, token);
+    Message message(channel, 256 * kKiB, token);
     channel.run();
   }
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);  // CMA is still in its trials
-  Message message(channel, 64 * kKiB, token);
+  Message message(channel, 256 * kKiB, token);
   channel.run();
-  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 64 * kKiB);
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 256 * kKiB);
 }
 
 /// Makes one transfer without the sender and returns its number of CMA calls.

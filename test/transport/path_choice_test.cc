@@ -8,7 +8,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr size_t kSmallLength = 64 * 1024;
+constexpr size_t kSmallLength = 256 * 1024;
 constexpr size_t kLargeLength = 64 * 1024 * 1024;
 constexpr PathChoice::Open kBoth{true, true};
 constexpr PathChoice::Open kCopyOnly{false, true};
@@ -40,7 +40,9 @@ constexpr SettleCase kSettleCases[] = {
     {8 * 1024, kBoth, {{300, 100, 200, 1}}, Path::cma},
     {8 * 1024, kCopyOnly, {{300, 100, 200, 1}}, Path::copy},
     {8 * 1024, kCopyOnly, {{300, 200, 100, 1}}, Path::copy},  // so few bytes are not measured
-    {8 * 1024 + 1, kBoth, {{300, 100, 200, 1}}, Path::copy},
+    {128 * 1024, kBoth, {{300, 100, 200, 1}}, Path::cma},
+    {128 * 1024, kCopyOnly, {{300, 200, 100, 1}}, Path::copy_streaming_in},
+    {128 * 1024 + 1, kBoth, {{300, 100, 200, 1}}, Path::copy},
     {kSmallLength, kBoth, {{100, 200, 300, 1}}, Path::cma},
     {kSmallLength, kBoth, {{300, 100, 200, 1}}, Path::copy},
     {kSmallLength, kBoth, {{300, 200, 100, 1}}, Path::copy_streaming_in},

@@ -334,6 +334,18 @@ TEST(a_channel_that_brought_a_packet_before_its_switch_is_in_use) {
   ck_assert(in && in->hot() && in->in_use());
 }
 
+/// Sends until side b has given the link a hot ring. Returns the number of packets, all arrived.
+uint64_t make_hot(Pair& pair) {
+  Link& link = pair.a_to_b();
+  uint64_t sent = 0;
+  while (link.limits().eager <= kSlotPayload) {
+    sent += pair.send(link, sent, nullptr, 0) == 0;
+    pair.poll();
+  }
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
+  return sent;
+}
+
 /// The link prefers no fragments in a cold ring, for a receiver that has consumed nothing for long,
 /// and for messages longer than FI_ERDMA_SHM_EAGER_SIZE.
 TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
@@ -344,12 +356,7 @@ TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
   ck_assert(open_side(pair.a, options) && open_side(pair.b));
   Link& link = pair.a_to_b();
   ck_assert(!link.prefers_fragments(20'000));
-  uint64_t sent = 0;
-  while (link.limits().eager <= kSlotPayload) {
-    sent += pair.send(link, sent, nullptr, 0) == 0;
-    pair.poll();
-  }
-  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
+  uint64_t sent = make_hot(pair);
   ck_assert(link.prefers_fragments(20'000) && link.prefers_fragments(kMost));
   ck_assert(!link.prefers_fragments(kMost + 1));
   const std::vector<char> part(kPart);
@@ -360,6 +367,50 @@ TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
   ck_assert_uint_gt(refused, 100);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
   ck_assert(link.prefers_fragments(kMost));
+}
+
+struct TrialCase {
+  bool cma;
+  transport::shm::PathPolicy paths;
+  bool tries;
+};
+constexpr TrialCase kTrialCases[] = {
+    {true, transport::shm::PathPolicy::measure, true},
+    {true, transport::shm::PathPolicy::cma, false},
+    {false, transport::shm::PathPolicy::measure, false},
+};
+
+/// Where both ways are possible, the link tries a rendezvous, but only after the byte ring has got
+/// its memory, and for no message that fits a packet.
+TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCases)) {
+  using transport::shm::FragmentChoice;
+  const TrialCase& c = kTrialCases[_i];
+  transport::shm::Options options;
+  options.cma = c.cma;
+  options.paths = c.paths;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  uint64_t sent = make_hot(pair);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  const auto rendezvous = [&](size_t length) {
+    unsigned found = 0;
+    for (unsigned i = 0; i < FragmentChoice::kFirstPause; ++i)
+      found += !link.prefers_fragments(length);
+    return found;
+  };
+  ck_assert_uint_eq(rendezvous(20'000), 0);
+  constexpr size_t kPart = 8192;
+  const std::vector<char> part(kPart);
+  const iovec iov{const_cast<char*>(part.data()), kPart};
+  for (size_t bytes = 0; bytes < transport::shm::kByteRing;) {
+    if (link.send(numbered(sent), &iov, 1, kPart, SendHint::none) == 0) ++sent, bytes += kPart;
+    pair.poll();
+  }
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
+  ck_assert_uint_eq(rendezvous(FragmentChoice::kShortest), 0);
+  const bool permitted =
+      link.direct().peer().read.permission == transport::shm::Permission::allowed;
+  ck_assert_uint_eq(rendezvous(20'000), c.tries && permitted ? FragmentChoice::kTrials : 0);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ class DirectAccess final : public RegionSharing {
   /// Takes over what is permitted on the peer: from the first channel, or from a later verdict.
   void learn(const Mail& mail) noexcept;
   CmaPeer& peer() noexcept { return x_peer; }
+  const CmaPeer& peer() const noexcept { return x_peer; }
 
   // The owner's side. possible() is true even if this process is refused: the peer's permission may
   // differ, and the peer finds out itself.

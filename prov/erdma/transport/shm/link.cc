@@ -36,6 +36,7 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
     return no_room(length);
   x_counters.ring_bytes += length;
   x_out.announce(hint);
+  if (hint == SendHint::unfinished) x_context.fragments.written(this, length);
   return 0;
 }
 
@@ -54,6 +55,7 @@ int ShmLink::connect() noexcept {
 int ShmLink::no_room(size_t length) noexcept {
   if (length > limits().eager) return -FI_EMSGSIZE;
   ++x_counters.waits;
+  x_context.fragments.forget(this);
   x_out.wake();  // the packets in the ring may have been sent as unfinished
   LinkContext::join(x_context.starved, *this);
   return -FI_EAGAIN;
@@ -83,7 +85,15 @@ bool ShmLink::prefers_fragments(size_t length) noexcept {
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
   x_context.count_message();
   x_context.large_messages.add(this);
-  return true;
+  if (length <= FragmentChoice::kShortest || !ring->has_gone_round() || !may_measure()) return true;
+  return x_context.fragments.prefers_fragments(this, length,
+                                               !x_out.bulk() || !x_out.bulk()->sharing());
+}
+
+/// What this process may do to the peer tells what the peer may do to this process, as a rule.
+bool ShmLink::may_measure() const noexcept {
+  return x_context.options.paths == PathPolicy::measure && !x_context.core.shared() &&
+         x_direct.peer().read.permission == Permission::allowed;
 }
 
 bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
@@ -149,18 +159,25 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   if (x_out.cold()) x_out.ask_for_hot();
   const int rc = bulk->share(memory, count, length, remote_key);
   if (rc) return rc;
+  x_context.fragments.shared(this, length, remote_key);
   x_context.large_messages.add(this);
   x_context.attend(x_context.bulk_outs, *this);
   return 0;
 }
 
 int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
+  x_context.fragments.revoked(this, remote_key);
   if (!RemoteWrites::is_target(remote_key)) {
     if (x_out.bulk()) x_out.bulk()->revoke(remote_key);
   } else if (x_remote_writes) {
     x_remote_writes->revoke(remote_key);
   }
   return 0;
+}
+
+void ShmLink::revoke_refused(const RemoteKey& remote_key) noexcept {
+  x_context.fragments.forget(this);
+  revoke(remote_key);
 }
 
 int ShmLink::get(const RemoteRange& remote, const iovec* local, size_t count,

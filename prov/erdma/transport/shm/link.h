@@ -43,6 +43,7 @@ class ShmLink final : public Link,
   int share(const iovec* memory, size_t count, size_t length, Access access,
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
+  void revoke_refused(const RemoteKey& remote_key) noexcept override;
   int get(const RemoteRange& remote, const iovec* local, size_t count,
           uint64_t token) noexcept override;
   /// Bytes written to a region are placed on return.
@@ -82,6 +83,7 @@ class ShmLink final : public Link,
 
  private:
   int no_room(size_t length) noexcept;
+  bool may_measure() const noexcept;
   void end_channels(int status) noexcept;
   void end_in(int status) noexcept;
 

@@ -4,6 +4,7 @@
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"
 #include "transport/shm/core_sharing.h"
+#include "transport/shm/fragment_timer.h"
 #include "transport/shm/in_channels.h"
 #include "transport/shm/link.h"
 #include "transport/shm/link_ends.h"
@@ -51,6 +52,7 @@ struct LinkContext {
   LinkEnds ends{clock, attention};
   Connector* connector = nullptr;
   CoreSharing core;
+  FragmentTimer fragments{clock};
   RecentLinks large_messages;
   RecentLinks long_payloads;  ///< their rings
   /// Call for each large message.

@@ -4,21 +4,6 @@
 #include <bit>
 
 namespace erdma::transport::shm {
-namespace {
-
-constexpr float kClearly = 1.125F;
-
-}  // namespace
-
-float PathChoice::Arm::typical() const noexcept {
-  float best = 0, second = 0;
-  for (const float rate : rates) {
-    second = std::max(second, std::min(best, rate));
-    best = std::max(best, rate);
-  }
-  return recorded < 2 ? best : second;
-}
-
 size_t PathChoice::class_of(size_t length) noexcept {
   const size_t doublings = size_t(std::bit_width((std::max(length, size_t(1)) - 1) / kSmallest));
   return std::min(doublings, kClasses - 1);
@@ -43,7 +28,7 @@ bool PathChoice::offered(Path path, size_t size_class, Open open) const noexcept
 }
 
 Path PathChoice::choose(size_t length, Open open) noexcept {
-  if (open.cma && length <= kSpare && x_paths != PathPolicy::copy) return Path::cma;
+  if (open.cma && length <= kOneCopy && x_paths != PathPolicy::copy) return Path::cma;
   if (open.cma && open.copy && x_cma_until > 0) {
     --x_cma_until;
     open.copy = false;
@@ -62,7 +47,7 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
 Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   const Path* const end = paths + count;
   const Path* const untried =
-      std::find_if(paths, end, [this](Path path) { return arm(path).recorded < kTrials; });
+      std::find_if(paths, end, [this](Path path) { return arm(path).count() < kTrials; });
   if (untried != end) return *untried;
   if (trials_left > 0 && std::find(paths, end, on_trial) != end) {
     --trials_left;
@@ -71,7 +56,7 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   // Keeps the current path unless another is clearly faster, because changing costs time, too.
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
-    if (arm(paths[i]).typical() > kClearly * arm(best).typical()) best = paths[i];
+    if (arm(paths[i]).typical() > RecentRates::kClearly * arm(best).typical()) best = paths[i];
   if (++transfers < retry_at) return best;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);
@@ -83,12 +68,9 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
 }
 
 void PathChoice::record(size_t length, Path used, uint64_t nanoseconds) noexcept {
-  if (length <= kSpare) return;
+  if (length <= kUnmeasured) return;
   if (copies(used)) x_patience = 0;
-  Arm& arm = x_classes[class_of(length)].arms[size_t(used)];
-  arm.rates[arm.next] = float(length) / float(std::max<uint64_t>(nanoseconds, 1));
-  arm.next = uint8_t((arm.next + 1) % Arm::kRecent);
-  arm.recorded = uint8_t(std::min<unsigned>(arm.recorded + 1u, Arm::kRecent));
+  x_classes[class_of(length)].arms[size_t(used)].add(length, nanoseconds);
 }
 
 bool PathChoice::expects_help(size_t length) noexcept {

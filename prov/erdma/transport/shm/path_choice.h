@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "transport/shm/options.h"
+#include "transport/shm/recent_rates.h"
 
 namespace erdma::transport::shm {
 
@@ -54,9 +55,12 @@ class PathChoice {
   /// kRetryEvery.
   static constexpr unsigned kFirstRetry = 64;
   static constexpr unsigned kRetryEvery = 512;
-  /// Up to this length CMA is used where it is permitted: only peers that hardly ever send use it
-  /// for so little, and slots for copies cost memory.
-  static constexpr size_t kSpare = size_t{8} * 1024;
+  /// Up to this length CMA is used where it is permitted. Only peers that hardly ever send use it
+  /// for less than a packet holds, and slots for copies cost memory; of medium length are messages
+  /// whose sender prefers one copy to those through the ring (FragmentChoice).
+  static constexpr size_t kOneCopy = size_t{128} * 1024;
+  /// Transfers up to this length are not measured.
+  static constexpr size_t kUnmeasured = size_t{8} * 1024;
   static constexpr size_t kSmallest =
       size_t{32} * 1024;  ///< upper bound of the first class; it doubles from class to class
   /// Upper bound of the last class but one.
@@ -68,17 +72,8 @@ class PathChoice {
  private:
   static constexpr size_t kClasses = 11;
   static_assert(kSmallest << (kClasses - 2) == kLarge);
-  /// The last few rates of one path in one class. The second best counts: losing the processor
-  /// makes a rate too low, and overlapping transfers make one too high.
-  struct Arm {
-    static constexpr unsigned kRecent = 4;
-    float rates[kRecent] = {};
-    uint8_t recorded = 0;  ///< up to kRecent
-    uint8_t next = 0;
-    float typical() const noexcept;
-  };
   struct SizeClass {
-    Arm arms[kPaths];
+    RecentRates arms[kPaths];
     uint32_t transfers = 0;  ///< since the last trial
     uint32_t retry_at = kFirstRetry;
     uint32_t retried = 0;  ///< which arm was tried again last
@@ -87,7 +82,7 @@ class PathChoice {
     uint8_t alone = 0;     ///< how many of them are still to come
     Path on_trial = Path::cma;
     Path best = Path::cma;
-    const Arm& arm(Path path) const noexcept { return arms[size_t(path)]; }
+    const RecentRates& arm(Path path) const noexcept { return arms[size_t(path)]; }
     /// One of `count` paths: one that needs trials, or the best, or now and then another.
     Path choose(const Path* paths, size_t count) noexcept;
   };

@@ -141,6 +141,9 @@ class RingSender {
   /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
   /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
+  /// True if the byte ring has memory everywhere: a page that is written for the first time takes
+  /// microseconds. Now and then false later.
+  bool has_gone_round() const noexcept { return x_byte_head >= kByteRing; }
   /// Call if there was no room just now. False: the receiver has consumed nothing
   /// during the last kPatience calls, so it is busy with something else.
   bool moves() noexcept;

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/shm/recent_rates.h"
+
+namespace erdma::transport::shm {
+
+/// Learns, per class of message length, whether a message of medium length is faster in fragments,
+/// which cross the ring by two copies, or by a rendezvous, by one copy of the kernel. That depends
+/// on the processor: two copies overlap, but cost more where a line comes slowly from the other
+/// core. Every message goes in fragments until a few rendezvous were tried. One for all links of an
+/// endpoint. Table-tested; uses no clock.
+class FragmentChoice {
+ public:
+  struct Way {
+    bool fragments;
+    bool timed;  ///< record() shall be told how long this message takes
+  };
+  /// Chooses for the message that is sent now. The length is above kShortest.
+  Way choose(size_t length) noexcept;
+  /// A message that was to be timed was with the receiver after this time.
+  void record(size_t length, bool fragments, uint64_t nanoseconds) noexcept;
+
+  static constexpr size_t kShortest = size_t{16} * 1024;  ///< upper bound below the first class
+  static constexpr unsigned kTrials = 3;  ///< messages in a row that try the other way
+  /// Messages before the other way is tried first, and until it is tried again. Each further pause
+  /// is twice as long, up to kLongestPause.
+  static constexpr unsigned kFirstTrial = 16;
+  static constexpr unsigned kFirstPause = 64;
+  static constexpr unsigned kLongestPause = 4096;
+  static constexpr unsigned kTimedEvery = 32;  ///< of the messages that go the usual way
+
+ private:
+  static constexpr size_t kClasses = 3;  ///< up to 32 KiB, up to 64 KiB, and longer ones
+  struct SizeClass {
+    RecentRates fragments, rendezvous;
+    uint32_t messages = 0;  ///< since the last trial
+    uint32_t pause = kFirstTrial;
+    uint8_t trials_left = 0;
+    bool prefers_rendezvous = false;
+  };
+  static size_t class_of(size_t length) noexcept;
+
+  SizeClass x_classes[kClasses];
+};
+
+}  // namespace erdma::transport::shm
