@@ -481,9 +481,12 @@ class Runs {
     (void)world.run(steps);
   }
   uint64_t ends() const { return x_ends; }
+  /// ERDMA_MODEL_RUNS sets the seeds of the first setting; the others keep their share.
   uint64_t last_seed() const {
     const char* const set = std::getenv("ERDMA_MODEL_RUNS");
-    return set ? std::strtoull(set, nullptr, 0) : x_setting.seeds;
+    if (!set) return x_setting.seeds;
+    return std::max<uint64_t>(
+        1, std::strtoull(set, nullptr, 0) * x_setting.seeds / kSettings[0].seeds);
   }
 
  private:
