@@ -75,7 +75,7 @@ check 'an endpoint closed with operations in flight' 60 stress fi_close_inflight
 check 'a million unexpected messages' 150 stress fi_unexpected
 check 'a receiver stopped for 3 s' 60 stress fi_stop_stress --seconds 3
 check 'a receiver stopped for 1 s, CMA refused' 60 stress_refused fi_stop_stress --seconds 1
-rounds=200
+rounds=100
 [ -z "${ERDMA_QUICK:-}" ] || rounds=20
 check "$rounds processes killed" 200 kill_stress_private --rounds $rounds --limit-ms 10000
 check "$((rounds / 5)) processes killed, CMA refused" 100 \
