@@ -70,22 +70,6 @@ TEST(receives_grow_for_a_peer_that_would_use_it) {
   }
 }
 
-TEST(packets_with_more_to_come_share_a_doorbell) {
-  Two two;
-  two.meet();
-  Link& link = two.pair.a_to_b();
-  const unsigned long before = two.rig.nic.doorbells;
-  for (uint64_t i = 1; i < 5; ++i)
-    ck_assert_int_eq(link.send(numbered(i), nullptr, 0, 0, SendHint::more), 0);
-  ck_assert_uint_eq(two.rig.nic.doorbells, before);
-  ck_assert_int_eq(link.send(numbered(5), nullptr, 0, 0, SendHint::none), 0);
-  ck_assert_uint_eq(two.rig.nic.doorbells, before + 1);
-  for (int i = 0; i < 4; ++i) two.pair.poll();
-  ck_assert_int_eq(link.send(numbered(6), nullptr, 0, 0, SendHint::more), 0);
-  ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == 7; }));
-  for (uint64_t i = 0; i < 7; ++i) ck_assert_uint_eq(two.b().sink->packets[i].number(), i);
-}
-
 TEST(two_sides_that_flood_each_other_go_on) {
   Two two;
   two.meet();
@@ -424,30 +408,6 @@ TEST(a_post_that_is_refused_ends_the_connection, 4) {
   ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
   ck_assert_int_eq(two.a().sink->downs[0].status, _i % 2 ? -FI_EIO : -FI_EINVAL);
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
-}
-
-/// A chain is followed by a message that is too long for it, or by a write.
-TEST(nothing_overtakes_a_chain_that_is_refused, 2) {
-  Two two;
-  two.meet();
-  Link& link = two.pair.a_to_b();
-  std::vector<std::byte> bytes(900), there(8);
-  const iovec payload{bytes.data(), bytes.size()};
-  auto open = two.pair.b_to_a().optional().registrar->open({there.data(), there.size()}, nullptr,
-                                                           true, true);
-  ck_assert(open);
-  RemoteKey remote_key;
-  (*open)->describe(remote_key);
-  transport::DeviceAddress first;
-  ck_assert(link.optional().fast->unpack(remote_key, first));
-  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::more), 0);
-  two.rig.nic.post_send_error = EINVAL;
-  ck_assert_int_eq(_i ? link.optional().fast->put(first, bytes.data(), 8, 1)
-                      : link.send(numbered(2), &payload, 1, bytes.size(), SendHint::none),
-                   -FI_EAGAIN);
-  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
-  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
-  ck_assert_uint_eq(two.b().sink->packets.size(), 1);  // the very first packet
 }
 
 TEST(a_receive_that_can_not_be_posted_ends_the_connection) {

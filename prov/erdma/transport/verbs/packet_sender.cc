@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "hmem/copy.h"
 #include "util/log.h"
@@ -121,7 +122,7 @@ int PacketSender::emit(Kind kind, const void* body, size_t body_bytes, const Pay
                        SendHint hint) noexcept {
   const size_t total = kPrefixBytes + body_bytes + payload.length;
   if (total > inline_bytes) return emit_block(kind, body, body_bytes, payload);
-  if (x_chained || hint == SendHint::more) [[unlikely]]
+  if (x_shared.chain.owner || hint == SendHint::more) [[unlikely]]
     return emit_chained(kind, body, body_bytes, payload, hint);
   alignas(8) std::byte bytes[Chain::kMaxInline];
   return post_packet(bytes, nullptr, kind, body, body_bytes, payload);
@@ -173,10 +174,15 @@ int PacketSender::refused(int error) noexcept {
   return -FI_EAGAIN;
 }
 
+/// Appends a packet to the chain of this connection. If another connection has the chain, that is
+/// posted first; then a packet without the hint is sent by itself.
 int PacketSender::emit_chained(Kind kind, const void* body, size_t body_bytes,
                                const Payload& payload, SendHint hint) noexcept {
   Chain& chain = x_shared.chain;
-  if (chain.owner && chain.owner != this) chain.owner->post_chained();
+  if (chain.owner != this) {
+    (void)post_chained();
+    if (hint != SendHint::more) return emit(kind, body, body_bytes, payload, hint);
+  }
   const unsigned at = chain.count++;
   ibv_send_wr& request = chain.requests[at];
   const size_t length = build(chain.bytes[at], kind, body, body_bytes, payload);
@@ -188,7 +194,6 @@ int PacketSender::emit_chained(Kind kind, const void* body, size_t body_bytes,
   x_queue.append(request, is_last(kind)).type = Work::Type::packet;
   if (at > 0) chain.requests[at - 1].next = &request;
   chain.owner = this;
-  x_chained = true;
   x_flags = 0;
   ++x_sent;
   if (hint != SendHint::more || chain.count == Chain::kLength) post_chained();
@@ -197,19 +202,18 @@ int PacketSender::emit_chained(Kind kind, const void* body, size_t body_bytes,
 
 bool PacketSender::post_chain() noexcept {
   Chain& chain = x_shared.chain;
-  chain.owner = nullptr;
+  PacketSender& owner = *std::exchange(chain.owner, nullptr);
   chain.count = 0;
-  x_chained = false;
   // send() has accepted these packets, so they cannot be taken back.
-  const int rc = x_queue.post(chain.requests[0]);
+  const int rc = owner.x_queue.post(chain.requests[0]);
   if (rc)
-    x_host.broken(rc == -FI_EAGAIN ? -FI_ENOMEM : rc, "a chain of sends was refused by the device");
-  return rc == 0;
+    owner.x_host.broken(rc == -FI_EAGAIN ? -FI_ENOMEM : rc,
+                        "a chain of sends was refused by the device");
+  return rc == 0 || &owner != this;
 }
 
 void PacketSender::drop_chain() noexcept {
-  if (x_chained) x_shared.chain.owner = nullptr, x_shared.chain.count = 0;
-  x_chained = false;
+  if (x_shared.chain.owner == this) x_shared.chain.owner = nullptr, x_shared.chain.count = 0;
 }
 
 bool PacketSender::on_grow(const std::byte* body, size_t length) noexcept {

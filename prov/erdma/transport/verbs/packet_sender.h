@@ -78,8 +78,10 @@ class PacketSender {
   [[nodiscard]] bool on_grow(const std::byte* body, size_t length) noexcept;
   void want_more() noexcept { x_flags |= kWantsMore; }
 
-  /// False: the chain is lost, the connection is broken, and nothing may follow.
-  bool post_chained() noexcept { return !x_chained || post_chain(); }
+  /// Posts the chain, whichever connection has one. A request of this connection follows, after
+  /// which the application may call nothing more, as its sends in the chain are complete. False:
+  /// the chain was this connection's and is lost, the connection is broken, and nothing may follow.
+  bool post_chained() noexcept { return !x_shared.chain.owner || post_chain(); }
   void drop_chain() noexcept;
   /// Posts a request (the caller sets its opcode and remote part) that moves the bytes of `piece`
   /// and holds `work`. Errors are those of refused().
@@ -127,7 +129,6 @@ class PacketSender {
   uint32_t x_peer_large = kMinReceiveBytes - kPacketOverhead;
   uint64_t x_sent = 0;                      ///< packets sent: the number of the next one
   uint64_t x_peer_large_from = UINT64_MAX;  ///< number of the first packet that may be large
-  bool x_chained = false;
   uint8_t x_flags = 0;
   uint8_t x_due = 0;
   bool x_refused = false;

@@ -139,7 +139,8 @@ class SendQueue {
 };
 
 /// Small packets of one connection that share a doorbell (SendHint::more). At most one connection
-/// at a time has any; they are posted with its next packet without the hint, or in the next poll().
+/// at a time has any; they are posted with its next packet without the hint, before a request of
+/// another connection, or in the next poll().
 struct Chain {
   static constexpr unsigned kLength = 16;
   static constexpr size_t kMaxInline =
