@@ -8,6 +8,7 @@
 namespace {
 
 using erdma::fake::Transport;
+using erdma::protocol::Probe;
 using namespace erdma::test;
 
 /// The receive has completed, once.
@@ -71,6 +72,42 @@ TEST(receive_of_a_short_message_completes_once_the_link_has_taken_its_fin, 2) {
   pair.run_until_idle();
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
   expect_received(pair, 50);
+}
+
+/// A message that the application discards is reported once its sender can learn of it, too. The
+/// sender's link may be lost meanwhile.
+TEST(discard_completes_once_the_link_has_taken_the_fin, 8) {
+  const bool is_long = _i & 1, claims = _i & 2, loses = _i & 4;
+  Pair pair;
+  const auto message = pattern(is_long ? 5000 : 50);
+  iovec iov{const_cast<char*>(message.data()), message.size()};
+  erdma::protocol::SendArgs args = Node::send_args(1, iov, 7, &g_one);
+  args.until_delivered = true;
+  must(pair.a.engine.post_send(args));
+  pair.run_until_idle();
+  pair.b.transport.behaviour.room = 0;
+  const iovec nothing{nullptr, 0};
+  const auto which = Node::receive_args(nothing, 7, &g_two);
+  if (claims) must(pair.b.engine.probe(which, Probe::peek_claim));
+  if (claims) pair.b.received.take();
+  must(pair.b.engine.probe(which, claims ? Probe::claim_discard : Probe::peek_discard));
+  pair.b.engine.progress();
+  ck_assert(pair.b.received.entries.empty());
+  if (loses) {
+    Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
+  } else {
+    pair.b.transport.behaviour.room = 1000;
+    pair.run_until_idle();
+    ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
+  }
+  const auto done = pair.b.received.take();
+  ck_assert_int_eq(done.error, 0);
+  ck_assert_ptr_eq(done.context, &g_two);
+  ck_assert_uint_eq(done.length, message.size());
+  ck_assert_uint_eq(done.tag, 7);
+  ck_assert_uint_eq(done.source, 0);
+  ck_assert(pair.b.received.entries.empty());
+  pair.end_work();
 }
 
 /// Operations of a peer on memory here, after which this side may stop calling progress as well.

@@ -245,9 +245,10 @@ TEST(a_discarded_message_is_answered_after_its_last_fragment) {
   pair.send_part(2, true);
   const iovec iov{&got, 1};
   must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_two), Probe::peek_discard));
-  pair.b.received.take();
+  ck_assert(pair.b.received.entries.empty());
   ck_assert_uint_eq(pair.a_to_b().arrived, 0);
   pair.send_rest();
+  ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
   must(pair.a.send(1, &small, 1, 8));
   must(pair.b.receive(&got, 1, 8, &g_three));

@@ -70,41 +70,48 @@ void Deliveries::begin(Receive& receive, Arrival& arrival) noexcept {
 /// Null: out of memory, and the receive has failed.
 Delivery* Deliveries::make(Receive& receive, Peer& peer, transport::Link& link,
                            const wire::MessageHeader& header) noexcept {
-  Delivery* const delivery = x_deliveries.acquire();
-  if (!delivery) {
+  Delivery* const delivery = make(peer, link, header);
+  if (delivery)
+    fill_in(*delivery, receive);
+  else
     x_queues.fail(receive, -FI_ENOMEM, receive.sink_or(x_received));
-    return nullptr;
-  }
-  delivery->owner = this;
-  delivery->peer = &peer;
-  delivery->link = &link;
-  fill_in(*delivery, receive, header);
   return delivery;
 }
 
-/// Takes over what the message and the receive say. Releases the receive unless it is a
-/// multi-receive buffer.
-void Deliveries::fill_in(Delivery& delivery, Receive& receive,
-                         const wire::MessageHeader& header) noexcept {
-  delivery.message_length = header.length;
-  delivery.tag = header.tag;
-  delivery.data = header.data;
+/// Makes a delivery without a receive. Null: out of memory.
+Delivery* Deliveries::make(Peer& peer, transport::Link& link,
+                           const wire::MessageHeader& header) noexcept {
+  Delivery* const delivery = x_deliveries.acquire();
+  if (!delivery) return nullptr;
+  delivery->owner = this;
+  delivery->peer = &peer;
+  delivery->link = &link;
+  delivery->message_length = header.length;
+  delivery->tag = header.tag;
+  delivery->data = header.data;
+  delivery->completion_flags = data_flag(header);
+  delivery->sender = {header.index, header.generation};
+  delivery->wants_fin = header.flags & wire::kWantFin;
+  delivery->sink = &x_received;
+  return delivery;
+}
+
+/// Takes over what the receive says. Releases the receive unless it is a multi-receive buffer.
+void Deliveries::fill_in(Delivery& delivery, Receive& receive) noexcept {
+  const size_t length = delivery.message_length;
   delivery.context = receive.context;
-  delivery.completion_flags = receive.completion_flags | data_flag(header);
-  delivery.sender = {header.index, header.generation};
+  delivery.completion_flags |= receive.completion_flags;
   delivery.report = receive.report;
-  delivery.wants_fin = header.flags & wire::kWantFin;
-  delivery.sink = &x_received;
   if (receive.special) [[unlikely]] {
     delivery.sink = &receive.sink_or(x_received);
     delivery.device = receive.device();
   }
   if (receive.multi()) {
     delivery.multi = &receive;
-    delivery.buffers = x_queues.take_space(receive, header.length);
+    delivery.buffers = x_queues.take_space(receive, length);
   } else {
     Buffers& target = delivery.buffers;
-    target.length = std::min(size_t(header.length), receive.buffers.length);
+    target.length = std::min(length, receive.buffers.length);
     target.count = receive.buffers.count;
     if (target.count == 1) [[likely]]
       target.iov[0] = {receive.buffers.iov[0].iov_base, target.length};
@@ -113,6 +120,30 @@ void Deliveries::fill_in(Delivery& delivery, Receive& receive,
           hmem::slice(receive.buffers.iov, receive.buffers.count, 0, target.length, target.iov);
     x_queues.receives.release(receive);
   }
+}
+
+/// If there is no memory, the report may come too early.
+void Deliveries::discard(Unexpected& message, const Completion& found) noexcept {
+  const bool announced = message.header.op == wire::Op::rts;
+  const bool answer_due = announced || (message.header.flags & wire::kWantFin);
+  Arrival* const arrival = std::exchange(message.arrival, nullptr);
+  if (arrival) arrival->message = nullptr;
+  if (message.status != 0 || (!arrival && !answer_due)) return x_received.complete(found);
+  Delivery* const delivery = make(*message.peer, *message.link, message.header);
+  if (!delivery) {
+    // The last fragment of a message that is still arriving is answered in any case.
+    if (!arrival)
+      x_controls.send_fin(*message.peer, {message.header.index, message.header.generation}, 0);
+    return x_received.complete(found);
+  }
+  delivery->context = found.context;
+  delivery->completion_flags = found.flags;
+  delivery->report = delivery->discards = true;
+  if (!announced) delivery->state = Delivery::State::arriving;
+  if (!arrival) return finish(*delivery, 0);
+  arrival->delivery = delivery;
+  delivery->arrival = arrival;
+  message.peer->active.push_back(*delivery);
 }
 
 /// Starts to move the bytes of a matched message. -FI_EAGAIN: nothing happened.
@@ -209,7 +240,7 @@ void Deliveries::complete(Delivery& delivery, int status) noexcept {
   Completion done;
   done.context = delivery.context;
   done.flags = delivery.completion_flags;
-  done.length = delivery.buffers.length;
+  done.length = delivery.discards ? delivery.message_length : delivery.buffers.length;
   done.data = delivery.data;
   done.tag = delivery.tag;
   done.source = delivery.peer->fi_addr;
@@ -221,6 +252,7 @@ void Deliveries::complete(Delivery& delivery, int status) noexcept {
     if (ReceiveQueues::return_space(*multi)) done.release_buffer();
   }
   CompletionSink& sink = *delivery.sink;
+  if (delivery.discards) status = 0;  // whatever becomes of the message
   x_deliveries.release(delivery);
   if (multi && status == -FI_ECANCELED) status = -kMessageGivenUp;
   ReceiveQueues::complete(sink, done, message_length, status);

@@ -42,6 +42,7 @@ struct Delivery final : Pending {
   bool report = false;
   bool wants_fin = false;  ///< the sender waits for the fin in any case
   bool device = false;     ///< part of `buffers` is device memory
+  bool discards = false;   ///< the application discards the message: no bytes are placed
 };
 
 /// Brings the bytes of matched messages whose bytes do not come with the first packet.
@@ -61,6 +62,9 @@ class Deliveries {
   /// receive has failed.
   Delivery* begin_whole(Receive& receive, Peer& peer, transport::Link& link,
                         const wire::MessageHeader& header) noexcept;
+  /// The application discards an unexpected message. Reports that by `found`, once the rest of the
+  /// message is here and the link has taken its fin. The caller releases the message.
+  void discard(Unexpected& message, const Completion& found) noexcept;
   /// Handles a done packet: the sender's put() into memory here is over.
   void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept;
@@ -80,8 +84,9 @@ class Deliveries {
   void finish(Delivery& delivery, int status) noexcept;
 
  private:
-  void fill_in(Delivery& delivery, Receive& receive, const wire::MessageHeader& header) noexcept;
+  void fill_in(Delivery& delivery, Receive& receive) noexcept;
   int let_write(Delivery& delivery) noexcept;
+  Delivery* make(Peer& peer, transport::Link& link, const wire::MessageHeader& header) noexcept;
   Delivery* make(Receive& receive, Peer& peer, transport::Link& link,
                  const wire::MessageHeader& header) noexcept;
   void flush_or_finish(Delivery& delivery, int status) noexcept;

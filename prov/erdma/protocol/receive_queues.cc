@@ -23,8 +23,8 @@ void ReceiveQueues::satisfy(Receive& receive, Unexpected& message) noexcept {
 
 namespace {
 
-/// Reports a message that a probe has found. As for a miss, FI_COMPLETION does not matter.
-void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
+/// The report of a message that a probe has found. As for a miss, FI_COMPLETION does not matter.
+Completion found_by(const ReceiveArgs& args, const Unexpected& message) noexcept {
   Completion found;
   found.context = args.context;
   found.flags = args.completion_flags() | data_flag(message.header);
@@ -32,7 +32,7 @@ void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
   found.data = message.header.data;
   found.tag = message.header.tag;
   found.source = message.peer->fi_addr;
-  message.peer->receives->sink().complete(found);
+  return found;
 }
 
 }  // namespace
@@ -46,16 +46,19 @@ int ReceiveQueues::probe(const ReceiveArgs& args, Probe kind, const Peer* source
     return 0;
   }
   auto& message = static_cast<Unexpected&>(*entry);
-  report_probe(args, message);
-  if (kind == Probe::peek) return 0;
-  queues.remove(message);
+  Receives& owner = *message.peer->receives;
+  const Completion found = found_by(args, message);
+  if (kind != Probe::peek) queues.remove(message);
   if (kind == Probe::peek_discard) {
-    message.peer->receives->discard(message);
-  } else {
+    owner.discard(message, found);
+    return 0;
+  }
+  if (kind == Probe::peek_claim) {
     message.claimed_by = args.context;
     message.next_claimed = claimed;
     claimed = &message;
   }
+  owner.sink().complete(found);
   return 0;
 }
 
@@ -74,8 +77,7 @@ int ReceiveQueues::claim(const ReceiveArgs& args, bool drop) noexcept {
     message->peer->receives->accept(*receive, *message);
     return 0;
   }
-  report_probe(args, *message);
-  message->peer->receives->discard(*message);
+  message->peer->receives->discard(*message, found_by(args, *message));
   return 0;
 }
 

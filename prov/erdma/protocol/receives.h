@@ -45,7 +45,11 @@ class Receives {
   /// Gives an unexpected message to a receive. Returns true if the receive still exists and can
   /// take another message.
   bool accept(Receive& receive, Unexpected& message) noexcept;
-  void discard(Unexpected& message) noexcept { x_unexpected.discard(message); }
+  /// The application discards an unexpected message. `found` reports that once the sender knows.
+  void discard(Unexpected& message, const Completion& found) noexcept {
+    x_deliveries.discard(message, found);
+    x_unexpected.release(message);
+  }
   CompletionSink& sink() noexcept { return x_received; }
 
   /// Returns whether a posted receive names this peer. Scans the queues, as this is called rarely.

@@ -5,7 +5,6 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
-#include "protocol/fragments.h"
 #include "protocol/inbound.h"
 
 namespace erdma::protocol {
@@ -112,18 +111,6 @@ void UnexpectedMessages::release(Unexpected& message) noexcept {
     peer.release_link();
     send_budget(peer);
   }
-}
-
-void UnexpectedMessages::discard(Unexpected& message) noexcept {
-  Peer& peer = *message.peer;
-  const bool answer_due =
-      message.header.op == wire::Op::rts || (message.header.flags & wire::kWantFin) != 0;
-  const wire::RequestId sender{message.header.index, message.header.generation};
-  if (message.arrival)
-    message.arrival->message = nullptr;  // its last fragment answers
-  else if (answer_due && message.status == 0)
-    x_controls.send_fin(peer, sender, 0);
-  release(message);
 }
 
 }  // namespace erdma::protocol

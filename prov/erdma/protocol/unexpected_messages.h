@@ -21,8 +21,6 @@ class UnexpectedMessages {
                     const std::byte* payload, size_t length, Matcher& queues);
   /// Releases a message that has left the matcher.
   void release(Unexpected& message) noexcept;
-  /// Releases a message that no receive takes, and sends the fin that its sender may wait for.
-  void discard(Unexpected& message) noexcept;
 
  private:
   Unexpected& make(const std::byte* payload, size_t length, size_t room);
