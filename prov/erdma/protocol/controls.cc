@@ -27,6 +27,11 @@ int transmit(Peer& peer, const wire::ControlHeader& header,
   return rc;
 }
 
+/// Returns whether UnsentAnswers counts the packet.
+bool is_unreported_fin(const Control& control) noexcept {
+  return control.header.op == wire::Op::fin && !control.answered;
+}
+
 }  // namespace
 
 Controls::Controls(Peers& peers) : x_peers(peers) {
@@ -68,7 +73,7 @@ void Controls::conclude(Send& send, const wire::ControlHeader& header) noexcept 
 /// Returns null if the packet cannot be kept. The link fails then, and with it every operation
 /// that waits for the peer.
 Control* Controls::keep(Peer& peer, const wire::ControlHeader& header,
-                        const transport::RemoteKey* remote_key) noexcept {
+                        const transport::RemoteKey* remote_key, Pending* answered) noexcept {
   if (peer.controls_kept >= kMostControls) {
     too_many(peer);
     return nullptr;
@@ -81,7 +86,9 @@ Control* Controls::keep(Peer& peer, const wire::ControlHeader& header,
   control->controls = this;
   control->peer = &peer;
   control->header = header;
+  control->answered = answered;
   if (remote_key) control->remote_key = *remote_key;
+  if (is_unreported_fin(*control)) peer.unsent.keep_fin();
   peer.controls.push_back(*control);
   ++peer.controls_kept;
   x_peers.backlog(peer);
@@ -96,9 +103,7 @@ bool Controls::try_fin(Peer& peer, wire::RequestId initiator, int status) noexce
 bool Controls::answer(Peer& peer, wire::RequestId initiator, int status,
                       Pending& answered) noexcept {
   if (try_fin(peer, initiator, status)) return true;
-  Control* const control = keep(peer, fin(initiator, status), nullptr);
-  if (control) control->answered = &answered;
-  return !control;
+  return !keep(peer, fin(initiator, status), nullptr, &answered);
 }
 
 wire::ControlHeader Controls::fin(wire::RequestId initiator, int status) noexcept {
@@ -134,6 +139,7 @@ void Controls::drop(Peer& peer) noexcept {
 
 void Controls::release(Control& control) noexcept {
   --control.peer->controls_kept;
+  if (is_unreported_fin(control)) control.peer->unsent.drop_fin();
   x_controls.release(control);
 }
 

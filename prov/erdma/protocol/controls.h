@@ -39,7 +39,7 @@ class Controls {
  private:
   static wire::ControlHeader fin(wire::RequestId initiator, int status) noexcept;
   Control* keep(Peer& peer, const wire::ControlHeader& header,
-                const transport::RemoteKey* remote_key) noexcept;
+                const transport::RemoteKey* remote_key, Pending* answered = nullptr) noexcept;
   static void too_many(Peer& peer) noexcept;
 
   Peers& x_peers;

@@ -128,11 +128,12 @@ void Deliveries::discard(Unexpected& message, const Completion& found) noexcept 
   const bool answer_due = announced || (message.header.flags & wire::kWantFin);
   Arrival* const arrival = std::exchange(message.arrival, nullptr);
   if (arrival) arrival->message = nullptr;
-  if (message.status != 0 || (!arrival && !answer_due)) return x_received.complete(found);
+  const bool waits = arrival || answer_due || !message.peer->unsent.none();
+  if (message.status != 0 || !waits) return x_received.complete(found);
   Delivery* const delivery = make(*message.peer, *message.link, message.header);
   if (!delivery) {
     // The last fragment of a message that is still arriving is answered in any case.
-    if (!arrival)
+    if (!arrival && answer_due)
       x_controls.send_fin(*message.peer, {message.header.index, message.header.generation}, 0);
     return x_received.complete(found);
   }
@@ -215,7 +216,7 @@ void Deliveries::flush_or_finish(Delivery& delivery, int status) noexcept {
 /// completions may stop calling progress. Every delivery ends here, or in cancel_all().
 void Deliveries::finish(Delivery& delivery, int status) noexcept {
   if (delivery.linked()) delivery.unlink();
-  if (delivery.state == Delivery::State::answered) return complete(delivery, delivery.outcome);
+  if (delivery.state == Delivery::State::answered) return report(delivery);
   leave_arrival(delivery);
   const bool by_fragments = delivery.state == Delivery::State::arriving;
   // A sender that sent or wrote the bytes itself has completed its send, unless it waits for the
@@ -226,17 +227,40 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
     delivery.local.size = 0;
     if (rc != 0 && status == 0) status = rc;
   }
-  if (!delivery.link || (!tells && (status == 0 || by_fragments)))
-    return complete(delivery, status);
-  if (x_controls.answer(*delivery.peer, delivery.sender, status, delivery))
-    return complete(delivery, status);
+  Peer& peer = *delivery.peer;
   delivery.state = Delivery::State::answered;
   delivery.outcome = status;
-  delivery.peer->active.push_back(delivery);
+  delivery.mark = peer.unsent.latest();
+  const bool answers = delivery.link && (tells || (status != 0 && !by_fragments));
+  if (!answers || x_controls.answer(peer, delivery.sender, status, delivery))
+    report(delivery);
+  else
+    peer.active.push_back(delivery);
+}
+
+/// Completes the receive once the answers to earlier operations of the peer have left, too. Nobody
+/// here need know of those operations, so this may be the last event for which the application
+/// waits.
+void Deliveries::report(Delivery& delivery) noexcept {
+  Peer& peer = *delivery.peer;
+  if (peer.failing || peer.unsent.gone(delivery.mark)) return complete(delivery);
+  peer.unreported.push_back(delivery);
+}
+
+void Deliveries::report_rest(Peer& peer) noexcept {
+  for (Delivery* next; (next = peer.unreported.front()) && peer.unsent.gone(next->mark);) {
+    next->unlink();
+    complete(*next);
+  }
+}
+
+void Deliveries::report_all(Peer& peer) noexcept {
+  while (Delivery* const next = peer.unreported.pop_front()) complete(*next);
 }
 
 /// Completes the receive, and releases the delivery.
-void Deliveries::complete(Delivery& delivery, int status) noexcept {
+void Deliveries::complete(Delivery& delivery) noexcept {
+  int status = delivery.outcome;
   Completion done;
   done.context = delivery.context;
   done.flags = delivery.completion_flags;

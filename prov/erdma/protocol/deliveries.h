@@ -16,7 +16,7 @@ struct Delivery final : Pending {
     granted,   ///< the cts is sent; the delivery waits for done
     flushing,  ///< all bytes are here; Link::flush() makes them visible
     arriving,  ///< packets bring the bytes
-    answered,  ///< over; completes when the link has taken the fin
+    answered,  ///< over; completes when the link has taken the fin, or earlier answers
   };
 
   int start() noexcept override;
@@ -38,7 +38,8 @@ struct Delivery final : Pending {
   CompletionSink* sink = nullptr;  ///< where the receive completes
   Arrival* arrival = nullptr;      ///< arriving: the message
   State state = State::starting;
-  int outcome = 0;  ///< answered: how it ended
+  int outcome = 0;           ///< answered: how it ended
+  UnsentAnswers::Mark mark;  ///< answered: the answers that leave before it is reported
   bool report = false;
   bool wants_fin = false;  ///< the sender waits for the fin in any case
   bool device = false;     ///< part of `buffers` is device memory
@@ -68,6 +69,12 @@ class Deliveries {
   /// Handles a done packet: the sender's put() into memory here is over.
   void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept;
+  /// Returns whether there is memory for one more.
+  bool has_memory() noexcept { return x_deliveries.reserve(); }
+  /// Reports what waited for answers that have left now.
+  void report_rest(Peer& peer) noexcept;
+  /// Reports all that waits for answers to leave: the endpoint closes.
+  void report_all(Peer& peer) noexcept;
   /// A get() or flush() of the link has ended.
   void on_moved(util::PoolHandle handle, int status) noexcept;
 
@@ -90,7 +97,8 @@ class Deliveries {
   Delivery* make(Receive& receive, Peer& peer, transport::Link& link,
                  const wire::MessageHeader& header) noexcept;
   void flush_or_finish(Delivery& delivery, int status) noexcept;
-  void complete(Delivery& delivery, int status) noexcept;
+  void report(Delivery& delivery) noexcept;
+  void complete(Delivery& delivery) noexcept;
   static bool fail(PendingList<Delivery>& list, const transport::Link* link, int status) noexcept;
   void cancel_all(PendingList<Delivery>& deliveries, CompletionSink& sink) noexcept;
 

@@ -188,6 +188,7 @@ int Engine::retry_all_pending() noexcept {
 int Engine::retry_pending(Peer& peer) noexcept {
   const bool room = start_all(peer.controls) && start_all(peer.starting) &&
                     start_all(peer.services) && start_all(peer.queued);
+  x_receives.deliveries().report_rest(peer);
   const int executed = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
   if (peer.backlogged()) return executed + (room && peer.waiting() ? 1 : 0);
   util::IntrusiveList<Peer, BacklogTag>::erase(peer);
@@ -315,6 +316,7 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
     peer.forget_agreements();
   }
   x_target.drop(peer, link);
+  x_receives.deliveries().report_rest(peer);
   lost |= x_receives.fail(peer, link, status, sending);
   if (link && status != -FI_ESHUTDOWN)
     tell_lost(peer, *link, status,
@@ -338,6 +340,7 @@ void Engine::detach(bool revoke) noexcept {
     for (auto& [address, peer] : x_peers.all()) {
       x_sends.revoke_memory(*peer);
       Deliveries::revoke_memory(*peer);
+      x_receives.deliveries().report_all(*peer);
     }
   }
   x_receives.leave_shared(*this);

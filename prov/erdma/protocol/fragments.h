@@ -41,7 +41,8 @@ class Fragments {
   void take(Arrival& arrival, const std::byte* payload, size_t length) noexcept;
   /// Gives a message that is not complete to the receive that has matched it.
   void deliver(Arrival& arrival, Receive& receive) noexcept;
-  /// Delivers a message that came in one packet, and for whose fin the sender waits.
+  /// Delivers a message that came in one packet and that is reported only once its fin, or earlier
+  /// answers, have left.
   void deliver_whole(Receive& receive, Peer& peer, transport::Link& link,
                      const wire::MessageHeader& header, const std::byte* payload) noexcept;
   /// The link is down: what has arrived in part is lost. The deliveries were failed before.

@@ -22,6 +22,33 @@ struct Access;
 struct Arrival;
 struct Service;
 
+/// Answers to the peer's one-sided operations that wait for room on the link: fins in
+/// Peer::controls, results in Peer::services. Each list is in order, so numbers tell which of the
+/// answers have left. Not counted are fins with which this side reports something itself.
+class UnsentAnswers {
+ public:
+  /// The numbers of the last answers at some time.
+  struct Mark {
+    uint32_t fins = 0, results = 0;
+  };
+
+  bool none() const noexcept { return x_count == 0; }
+  Mark latest() const noexcept { return x_kept; }
+  /// Returns whether the answers up to `mark` have left.
+  bool gone(const Mark& mark) const noexcept {
+    return int32_t(x_left.fins - mark.fins) >= 0 && int32_t(x_left.results - mark.results) >= 0;
+  }
+
+  void keep_fin() noexcept { ++x_kept.fins, ++x_count; }
+  void drop_fin() noexcept { ++x_left.fins, --x_count; }
+  void keep_result() noexcept { ++x_kept.results, ++x_count; }
+  void drop_result() noexcept { ++x_left.results, --x_count; }
+
+ private:
+  uint32_t x_count = 0;  ///< answers that wait
+  Mark x_kept, x_left;
+};
+
 /// One remote endpoint as the protocol sees it, over any transport. Made on first use; lives as
 /// long as the engine. Invariant: `direct` is true iff a small send may go straight to the link.
 class Peer : public util::ListHook<BacklogTag> {
@@ -59,6 +86,7 @@ class Peer : public util::ListHook<BacklogTag> {
 
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of the peer's messages
+  UnsentAnswers unsent;
   bool direct = false;
   bool itself = false;        ///< the peer is this endpoint; known with one-sided operations only
   bool holding_back = false;  ///< the budget here is used up: the peer is to send rts only
@@ -82,6 +110,7 @@ class Peer : public util::ListHook<BacklogTag> {
   util::IntrusiveList<Access> accesses;
   PendingList<Delivery> starting;  ///< wait for room on the link
   PendingList<Delivery> active;
+  PendingList<Delivery> unreported;  ///< over; reported once earlier answers to the peer have left
   util::IntrusiveList<Arrival> arrivals;           ///< messages of which fragments are to come
   PendingList<Control> controls;                   ///< wait for room on the link
   PendingList<Service> services;                   ///< wait for room on the link

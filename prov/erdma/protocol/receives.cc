@@ -107,7 +107,8 @@ bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
 /// Places an eager message for which place_whole() does not suffice.
 void Receives::place_special(Receive& receive, Peer& peer, transport::Link& link,
                              const wire::MessageHeader& header, const std::byte* payload) noexcept {
-  if (header.flags & wire::kWantFin)
+  const bool waits = !peer.unsent.none() && x_deliveries.has_memory();
+  if ((header.flags & wire::kWantFin) || waits)
     x_fragments.deliver_whole(receive, peer, link, header, payload);
   else
     place_eager(receive, header, peer.fi_addr, payload);
@@ -170,6 +171,7 @@ void Receives::leave_shared(Engine& engine) noexcept {
 void Receives::cancel_deliveries(CompletionSink& sink) noexcept {
   for (auto& [address, peer] : x_peers.all()) {
     x_controls.drop(*peer);  // completes what waits for its fin to leave
+    x_deliveries.report_all(*peer);
     x_deliveries.cancel_all(*peer, sink);
   }
 }

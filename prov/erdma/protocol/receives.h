@@ -128,7 +128,7 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
   if (!entry) [[unlikely]]
     return on_unexpected(peer, link, header, payload, length), false;
   auto& receive = static_cast<Receive&>(*entry);
-  const bool plain = !receive.special && !(header.flags & wire::kWantFin);
+  const bool plain = !receive.special && !(header.flags & wire::kWantFin) && peer.unsent.none();
   if (plain && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
     place_whole(receive, header, peer.fi_addr, payload, length);
   else

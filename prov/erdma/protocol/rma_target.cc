@@ -192,7 +192,10 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
 /// its peers may stop calling progress.
 void RmaTarget::conclude(Peer& peer, transport::Link& link, const Request& request,
                          uint64_t access) noexcept {
-  if (x_controls.try_fin(peer, request.initiator(), 0)) return report_access(peer, request, access);
+  // An operation that is reported here must not overtake the results of earlier ones.
+  const bool in_turn = peer.services.empty() || !is_watched(request, access);
+  if (in_turn && x_controls.try_fin(peer, request.initiator(), 0))
+    return report_access(peer, request, access);
   const bool waits = is_watched(request, access) && peer.unserved < kMaxUnserved;
   Service* const service = waits ? try_service(peer, link, request) : nullptr;
   if (!service) {
@@ -201,7 +204,9 @@ void RmaTarget::conclude(Peer& peer, transport::Link& link, const Request& reque
   }
   hold_regions(*service);
   service->executed = access;
-  conclude(*service);
+  if (in_turn) return conclude(*service);
+  service->fin_due = true;
+  peer.services.push_back(*service);
 }
 
 /// Returns whether report_access() tells anybody.
@@ -213,9 +218,16 @@ bool RmaTarget::is_watched(const Request& request, uint64_t access) const noexce
                      [](const Region* region) { return region->counts(); });
 }
 
+/// The regions of a service whose fin is due may be closed already.
 void RmaTarget::conclude(Service& service) noexcept {
   Peer& peer = *service.peer;
+  if (!service.fin_due && !is_watched(service.request, service.executed)) {
+    const wire::RequestId initiator = service.request.initiator();
+    end(service);
+    return x_controls.send_fin(peer, initiator, 0);
+  }
   if (x_controls.answer(peer, service.request.initiator(), 0, service)) return end(service);
+  service.fin_due = false;
   service.fin_kept = true;
   peer.served.push_back(service);
 }
@@ -280,6 +292,7 @@ int RmaTarget::start(Service& service) noexcept {
   const Request& request = service.request;
   const Buffers& memory = request.memory;
   Peer& peer = *service.peer;
+  if (service.fin_due) return conclude(service), 0;
   if (service.answers) {
     const int rc = send_result(peer, request.initiator(), service.result, service.answered);
     if (rc != -FI_EAGAIN) end(service);
@@ -321,7 +334,10 @@ void RmaTarget::finish(Service& service, int status) noexcept {
   service.executed =
       service.request.header.op == wire::Op::write ? FI_REMOTE_WRITE : FI_REMOTE_READ;
   x_grants.after(peer, *service.link, service.request);
-  conclude(service);
+  if (peer.services.empty() || !is_watched(service.request, service.executed))
+    return conclude(service);
+  service.fin_due = true;
+  peer.services.push_back(service);
 }
 
 /// Reports what the service has executed. It accesses no region any more.
@@ -347,6 +363,7 @@ void RmaTarget::drop_service(Service& service) noexcept {
   if (service.linked()) service.unlink();
   --service.peer->unserved;
   if (service.copy) service.peer->result_bytes -= service.result.length;
+  if (service.answers) service.peer->unsent.drop_result();
   x_services.release(service);
 }
 
@@ -355,7 +372,8 @@ void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
     for (Service* service = list->front(); service;) {
       Service* next = list->next(*service);
       // The end of the link of its fin has ended a service that was over.
-      const bool gone = service->link == link || (service->answers && peer.link == link);
+      const bool tells = service->answers || service->fin_due;
+      const bool gone = service->link == link || (tells && peer.link == link);
       if (gone && !service->fin_kept) end(*service);
       service = next;
     }
@@ -370,7 +388,7 @@ void RmaTarget::abandon(const Region& region, bool by_force) noexcept {
         const auto* const regions = service->request.regions;
         const auto* const end = regions + service->request.memory.count;
         if (std::find(regions, end, &region) == end) continue;
-        if (service->copy || service->fin_kept)
+        if (service->copy || service->fin_due || service->fin_kept)
           report(*service);
         else if (by_force)
           service->link->fail(-FI_ETIMEDOUT);
@@ -397,11 +415,13 @@ bool RmaTarget::send_answer(Peer& peer, transport::Link& link, const Request& re
                             const Buffers& bytes, bool lasting, uint64_t access) noexcept {
   if (!x_peers.reach(peer)) return true;
   size_t done = 0;
-  if (peer.services.empty() && send_result(peer, request.initiator(), bytes, done) != -FI_EAGAIN)
+  // Nor may it overtake their fins.
+  const bool in_turn = peer.controls.empty() || !is_watched(request, access);
+  if (in_turn && peer.services.empty() &&
+      send_result(peer, request.initiator(), bytes, done) != -FI_EAGAIN)
     return true;
   Service* service = make_service(peer, link, request);
   if (!service) return true;
-  service->answers = true;
   service->answered = done;
   service->result = bytes;
   hold_regions(*service);
@@ -410,6 +430,8 @@ bool RmaTarget::send_answer(Peer& peer, transport::Link& link, const Request& re
     x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
     return true;
   }
+  service->answers = true;
+  peer.unsent.keep_result();
   service->executed = access;
   peer.services.push_back(*service);
   x_peers.backlog(peer);
