@@ -381,7 +381,7 @@ constexpr TrialCase kTrialCases[] = {
 };
 
 /// Where both ways are possible, the link tries a rendezvous, but only after the byte ring has got
-/// its memory, and for no message that fits a packet.
+/// its memory, and for no short message.
 TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCases)) {
   using transport::shm::FragmentChoice;
   const TrialCase& c = kTrialCases[_i];
@@ -398,7 +398,7 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
       found += !link.prefers_fragments(length);
     return found;
   };
-  ck_assert_uint_eq(rendezvous(20'000), 0);
+  ck_assert_uint_eq(rendezvous(40'000), 0);
   constexpr size_t kPart = 8192;
   const std::vector<char> part(kPart);
   const iovec iov{const_cast<char*>(part.data()), kPart};
@@ -410,7 +410,7 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
   ck_assert_uint_eq(rendezvous(FragmentChoice::kShortest), 0);
   const bool permitted =
       link.direct().peer().read.permission == transport::shm::Permission::allowed;
-  ck_assert_uint_eq(rendezvous(20'000), c.tries && permitted ? FragmentChoice::kTrials : 0);
+  ck_assert_uint_eq(rendezvous(40'000), c.tries && permitted ? FragmentChoice::kTrials : 0);
 }
 
 }  // namespace

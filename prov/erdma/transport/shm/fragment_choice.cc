@@ -1,12 +1,11 @@
 #include "transport/shm/fragment_choice.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace erdma::transport::shm {
 
 size_t FragmentChoice::class_of(size_t length) noexcept {
-  return std::min(size_t(std::bit_width((length - 1) / (2 * kShortest))), kClasses - 1);
+  return length <= 2 * kShortest ? 0 : 1;
 }
 
 FragmentChoice::Way FragmentChoice::choose(size_t length) noexcept {
