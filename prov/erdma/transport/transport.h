@@ -67,6 +67,12 @@ class NullSink : public Sink {
   void on_link_down(Link&, int) noexcept override {}
 };
 
+/// The core on which a thread polls, and the time at which it was there; util::Clock.
+struct CoreUse {
+  int core;
+  uint64_t now;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -84,6 +90,12 @@ class Transport {
   virtual int wait_fd() const noexcept = 0;
   virtual bool arm() noexcept = 0;
   virtual void disarm() noexcept = 0;
+
+  /// The thread that polls found nothing and is about to give up its core for a while. Peers of
+  /// this host learn which core that is.
+  virtual void show_core(const CoreUse&) noexcept {}
+  /// True if a connected peer has lately shown the same core.
+  virtual bool peer_shows(const CoreUse&) noexcept { return false; }
 
   /// Closes the connections to all peers in order. Packets that send() has taken are still
   /// delivered to living peers.

@@ -61,6 +61,10 @@ void InChannels::set_armed(bool on) noexcept {
   for (Chunk& chunk : x_chunks) chunk.shared->wake.armed.store(on, std::memory_order_relaxed);
 }
 
+void InChannels::show_core(uint64_t sign) noexcept {
+  for (Chunk& chunk : x_chunks) chunk.shared->core.store(sign, std::memory_order_relaxed);
+}
+
 InChannels::Chunk* InChannels::chunk_of(const InChannel& channel) noexcept {
   for (Chunk& chunk : x_chunks)
     if (chunk.shared == channel.connection()->place.chunk) return &chunk;

@@ -33,6 +33,8 @@ class InChannels {
   bool anything_to_do() const noexcept;
   /// Tells senders whether to ring the doorbell for new entries.
   void set_armed(bool on) noexcept;
+  /// Shows a sign of this endpoint's core to the senders (core_sign.h).
+  void show_core(uint64_t sign) noexcept;
 
   void add(InChannel& channel);  ///< with its cold ring; may throw
   /// The channel ends. Its place stays taken until the connector releases it.

@@ -85,6 +85,7 @@ struct ColdChunk {
   WakeWords wake;
   alignas(kLinePair) std::atomic<uint64_t> ready;  ///< bit i: ring i has new entries
   alignas(kLinePair) ColdControl controls[kColdRings];
+  alignas(kLinePair) std::atomic<uint64_t> core;  ///< a sign of the receiver's core (core_sign.h)
   alignas(kColdRingBytes) Slot slots[kColdRings][kColdSlots];
 };
 static_assert(offsetof(ColdChunk, slots[3]) == kShmPage);
@@ -131,6 +132,7 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             offsetof(WakeWords, armed),
                             offsetof(ColdChunk, ready),
                             offsetof(ColdChunk, controls),
+                            offsetof(ColdChunk, core),
                             offsetof(ColdChunk, slots),
                             kColdChunkBytes,
                             offsetof(HotSegment, bytes),

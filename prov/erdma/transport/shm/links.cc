@@ -6,6 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/guarded.h"
+#include "transport/shm/core_sign.h"
 #include "transport/shm/link_context.h"
 
 namespace erdma::transport::shm {
@@ -39,6 +40,13 @@ int Links::read_later(Sink& sink) noexcept {
   });
   x_later.erase(x_later.begin() + ptrdiff_t(waiting), x_later.begin() + ptrdiff_t(next));
   return moved;
+}
+
+bool Links::peer_shows(uint64_t sign) const noexcept {
+  return std::any_of(x_links.begin(), x_links.end(), [sign](const auto& each) {
+    const OutChannel& out = each.second->out();
+    return out.up() && same_core(out.chunk().core.load(std::memory_order_relaxed), sign);
+  });
 }
 
 Links::Outcome Links::open(Mail& mail, size_t waiting, Sink& sink) {

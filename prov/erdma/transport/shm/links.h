@@ -23,6 +23,8 @@ class Links {
   /// Handles mail that had to wait for the end of a link, and later mail about the same channel.
   int read_later(Sink& sink) noexcept;
   bool waiting() const noexcept { return !x_later.empty(); }
+  /// True if a connected peer has shown the same core (core_sign.h).
+  bool peer_shows(uint64_t sign) const noexcept;
   /// Closes all links for good. Later connections are refused.
   void close() noexcept;
   /// In a forked child: closes descriptors.

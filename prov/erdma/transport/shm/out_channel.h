@@ -80,6 +80,9 @@ class OutChannel {
   PeerGate& peer_gate() noexcept { return x_borrowing; }
   void ask_for_help() noexcept;
 
+  /// The receiver's; only while up().
+  ColdChunk& chunk() const noexcept { return x_chunk.as<ColdChunk>(); }
+
  private:
   /// A hot ring at the peer, while it is granted.
   struct Hot {
@@ -88,7 +91,6 @@ class OutChannel {
   };
   enum class Switch : uint8_t { none, to_hot, to_cold };  ///< a switch that is due
 
-  ColdChunk& chunk() const noexcept { return x_chunk.as<ColdChunk>(); }
   ColdControl& control() const noexcept { return chunk().controls[x_index]; }
   void show_news() const noexcept { or_release(chunk().ready, uint64_t(1) << x_index); }
   void use_ring() noexcept;

@@ -5,6 +5,7 @@
 
 #include "transport/shm/cold_rings.h"
 #include "transport/shm/connector.h"
+#include "transport/shm/core_sign.h"
 #include "transport/shm/link_context.h"
 #include "transport/shm/links.h"
 #include "transport/shm/mail.h"
@@ -49,6 +50,12 @@ class ShmTransport final : public Transport {
   int wait_fd() const noexcept override { return x_wake_socket.fd(); }
   bool arm() noexcept override;
   void disarm() noexcept override;
+  void show_core(const CoreUse& use) noexcept override {
+    x_context.channels.show_core(core_sign(use));
+  }
+  bool peer_shows(const CoreUse& use) noexcept override {
+    return x_links.peer_shows(core_sign(use));
+  }
   void shutdown() noexcept override;
 
   /// See Connector::step().

@@ -73,6 +73,8 @@ class StagingTransport final : public Transport {
     return !x_staging.flusher.pending() && x_staging.reads.empty() && x_inner->arm();
   }
   void disarm() noexcept override { x_inner->disarm(); }
+  void show_core(const CoreUse& use) noexcept override { x_inner->show_core(use); }
+  bool peer_shows(const CoreUse& use) noexcept override { return x_inner->peer_shows(use); }
   void shutdown() noexcept override { x_inner->shutdown(); }
 
  private:
