@@ -10,16 +10,16 @@
 namespace erdma::fabric {
 
 uint64_t Counter::read() noexcept {
-  bool should_yield = false;
+  Rest next = Rest::none;
   uint64_t value = 0;
   {
     const util::Guard guard(x_lock);
     x_waitable.progress();
     value = x_now.successes;
-    should_yield = x_idle_reads.should_yield(value != x_seen.successes);
+    next = next_rest(value != x_seen.successes);
     x_seen.successes = value;
   }
-  if (should_yield) x_idle_reads.yield();
+  if (next != Rest::none) rest(next, [&] { return x_now.successes != value; });
   return value;
 }
 

@@ -31,15 +31,15 @@ template <typename E>
 inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sources) noexcept {
   if (count != 0 && !entries) [[unlikely]]
     return -FI_EINVAL;
-  bool should_yield = false;
+  Rest next = Rest::none;
   ssize_t result;
   {
     const util::Guard guard(x_lock);
     result = count == 0 ? probe() : read_locked<E>(entries, count, sources);
-    should_yield = x_idle_reads.should_yield(result != -FI_EAGAIN);
+    next = next_rest(result != -FI_EAGAIN);
   }
-  if (should_yield) [[unlikely]]
-    x_idle_reads.yield();
+  if (next != Rest::none) [[unlikely]]
+    rest(next, [this] { return x_ring.readable(); });
   return result;
 }
 

@@ -92,6 +92,10 @@ int EndpointDriver::wait_fds(int* fds, int room) const noexcept {
   return x_transports.wait_fds(fds, room);
 }
 
+bool EndpointDriver::show_core(const transport::CoreUse& use, bool ask) noexcept {
+  return owned() && x_transports.show_core(use, ask);
+}
+
 // --- calls by other objects of the domain -------------------------------------------------------
 
 /// Runs tell(engine). Works are not run here, because the calling object may be in the middle of a

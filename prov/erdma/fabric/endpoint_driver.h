@@ -76,6 +76,7 @@ class EndpointDriver final : public RegionUser, public AvListener {
   bool arm() noexcept override;
   void disarm() noexcept override;
   int wait_fds(int* fds, int room) const noexcept override;
+  bool show_core(const transport::CoreUse& use, bool ask) noexcept override;
 
   // RegionUser.
   void abandon(const protocol::Region& region, bool by_force) noexcept override;

@@ -48,6 +48,11 @@ bool has_news(fid_t object, bool told) noexcept {
   }
 }
 
+void show_core(fid_t object) noexcept {
+  if (object->fclass == FI_CLASS_CQ) CompletionQueue::from(object).show_core();
+  if (object->fclass == FI_CLASS_CNTR) Counter::from(object).show_core();
+}
+
 }  // namespace
 
 int PollSet::add(fid_t object, uint64_t flags) {
@@ -73,7 +78,7 @@ int PollSet::remove(fid_t object, uint64_t flags) noexcept {
 int PollSet::poll(void** contexts, int count) noexcept {
   if (count < 0 || (count > 0 && !contexts)) return -FI_EINVAL;
   int found = 0;
-  bool should_yield = false;
+  bool should_rest = false;
   {
     const util::Guard guard(x_domain.lock());
     const size_t members = x_members.size();
@@ -85,9 +90,10 @@ int PollSet::poll(void** contexts, int count) noexcept {
       if (has_news(x_members[at], room) && room) contexts[found++] = x_members[at]->context;
     }
     if (left_out < members) x_first = left_out;
-    should_yield = x_idle_reads.should_yield(found > 0);
+    should_rest = x_idle_reads.should_rest(found > 0);
+    if (should_rest) std::for_each(x_members.begin(), x_members.end(), show_core);
   }
-  if (should_yield) x_idle_reads.yield();
+  if (should_rest) x_idle_reads.yield();
   return found;
 }
 

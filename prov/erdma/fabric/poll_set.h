@@ -8,7 +8,7 @@
 #include <rdma/fi_eq.h>
 
 #include "fabric/fid_ops.h"
-#include "fabric/wait.h"
+#include "fabric/idle_reads.h"
 
 namespace erdma::fabric {
 

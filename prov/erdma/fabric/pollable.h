@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
@@ -9,6 +10,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/fid_ops.h"
+#include "fabric/idle_reads.h"
 #include "fabric/wait.h"
 #include "fabric/wait_set.h"
 #include "util/lock.h"
@@ -41,6 +43,8 @@ class Pollable {
   void sources_changed() noexcept { x_waitable.sources_changed(); }
   bool sleeping() const noexcept { return x_waitable.sleeping(); }
   size_t blocked() const noexcept { return x_waitable.blocked(); }
+  /// For poll sets; see Waitable::shows_core().
+  void show_core() noexcept { (void)x_waitable.shows_core(false); }
   void wake() noexcept { x_waitable.wake(); }
 
   // For poll sets, and for regions that a counter is bound to. It can't be closed meanwhile.
@@ -93,6 +97,21 @@ class Pollable {
     self->x_membership.leave();
     delete self;
     return 0;
+  }
+
+  /// To be called with the lock after each read: what rest() is to do, once the lock is released.
+  Rest next_rest(bool found) noexcept {
+    if (!x_idle_reads.should_rest(found)) [[likely]]
+      return Rest::none;
+    return x_idle_reads.choose(x_waitable.shows_core(x_idle_reads.depends_on_peers()));
+  }
+  /// `has_news`, called with the lock: there is something to read after all, so that the thread
+  /// must not sleep.
+  template <typename HasNews>
+  void rest(Rest how, HasNews&& has_news) noexcept {
+    if (how == Rest::yield || !x_lock.owned()) return x_idle_reads.yield();
+    std::unique_lock lock(x_lock);
+    if (!has_news()) x_idle_reads.slept(x_waitable.nap(lock, Deadline(IdleReads::kNapMs)));
   }
 
   util::OptionalLock& x_lock;

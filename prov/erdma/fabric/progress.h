@@ -1,5 +1,7 @@
 #pragma once
 
+#include "transport/transport.h"
+
 namespace erdma::fabric {
 
 /// The source of completions of a CQ or counter: an endpoint. The caller holds the domain lock.
@@ -15,6 +17,10 @@ class ProgressSource {
   /// Writes up to `room` descriptors to `fds`, and returns how many there are. The result changes
   /// only by fi_enable and fi_close.
   virtual int wait_fds(int* fds, int room) const noexcept = 0;
+  /// Transport::show_core(), and Transport::peer_shows() if `ask`.
+  virtual bool show_core(const transport::CoreUse&, [[maybe_unused]] bool ask) noexcept {
+    return false;
+  }
 
  protected:
   ~ProgressSource() = default;

@@ -49,6 +49,15 @@ struct TransportSet final : protocol::Router {
   void disarm() noexcept {
     for (const auto& transport : all) transport->disarm();
   }
+  /// See ProgressSource::show_core().
+  bool show_core(const transport::CoreUse& use, bool ask) noexcept {
+    bool peer_shows = false;
+    for (const auto& transport : all) {
+      transport->show_core(use);
+      if (ask && !peer_shows) peer_shows = transport->peer_shows(use);
+    }
+    return peer_shows;
+  }
   void shutdown() noexcept {
     for (const auto& transport : all) transport->shutdown();
   }

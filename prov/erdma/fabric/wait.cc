@@ -2,11 +2,11 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "fabric/cntr.h"
@@ -17,28 +17,6 @@
 #include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
-
-// --- threads that poll --------------------------------------------------------------------------
-
-namespace {
-
-/// True if the kernel took the core from the calling thread since its last call of this function.
-bool lost_the_core() noexcept {
-  static thread_local long t_switches;
-  rusage used;
-  if (getrusage(RUSAGE_THREAD, &used) != 0) return false;
-  return std::exchange(t_switches, used.ru_nivcsw) != used.ru_nivcsw;
-}
-
-}  // namespace
-
-void IdleReads::yield() noexcept {
-  sched_yield();
-  const unsigned limit = x_limit.load(std::memory_order_relaxed);
-  x_limit.store(
-      lost_the_core() ? std::max(limit / 4, kLeastReads) : std::min(limit * 2, kMostReads),
-      std::memory_order_relaxed);
-}
 
 // --- the descriptor -----------------------------------------------------------------------------
 
@@ -66,10 +44,16 @@ void WaitObject::Half::clear() noexcept {
   if (std::exchange(rung, false)) eventfd_read(event.get(), &value);
 }
 
-util::Result<std::unique_ptr<WaitObject>> WaitObject::create() {
+util::Result<std::unique_ptr<WaitObject>> WaitObject::try_to_create() {
   std::unique_ptr<WaitObject> made(new WaitObject);
   for (Half* half : {&made->x_watchers, &made->x_sleepers})
-    if (const int opened = half->open()) return util::refused_descriptor("a wait object", -opened);
+    if (const int opened = half->open()) return opened;
+  return made;
+}
+
+util::Result<std::unique_ptr<WaitObject>> WaitObject::create() {
+  util::Result<std::unique_ptr<WaitObject>> made = try_to_create();
+  if (!made) return util::refused_descriptor("a wait object", -made.error());
   return made;
 }
 
@@ -219,6 +203,26 @@ bool Waitable::arm() noexcept {
     attachment.source->disarm();
     return attachment.source->arm();
   });
+}
+
+bool Waitable::shows_core(bool ask) noexcept {
+  const transport::CoreUse use{sched_getcpu(), util::SystemClock().now()};
+  bool peer_here = use.core < 0;
+  for (const Attachment& attachment : x_sources)
+    if (attachment.source->show_core(use, ask && !peer_here)) peer_here = true;
+  return peer_here;
+}
+
+bool Waitable::make_own_wait() noexcept try {
+  if (x_wait || x_refused) return x_wait != nullptr;
+  util::Result<std::unique_ptr<WaitObject>> made = WaitObject::try_to_create();
+  x_refused = !made;
+  if (!made) return false;
+  x_wait = std::move(*made);
+  sources_changed();
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 bool Waitable::arm_to_sleep() noexcept {

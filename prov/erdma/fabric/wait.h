@@ -62,6 +62,8 @@ class WaitObject {
 
   /// A negative fi_errno, after one log line: the kernel refuses descriptors.
   static util::Result<std::unique_ptr<WaitObject>> create();
+  /// The same without the line, for a caller that can do without.
+  static util::Result<std::unique_ptr<WaitObject>> try_to_create();
 
   int fd() const noexcept { return x_watchers.epoll.get(); }
   int add(int fd) noexcept;
@@ -111,28 +113,6 @@ class WaitObject {
   bool x_stored = false;      ///< a signal that found no thread
 };
 
-/// Counts consecutive reads that found nothing. At a limit the thread yields its core: with more
-/// threads than cores, the thread that it waits for may need this core. The limit adapts: a thread
-/// that is alone on its core yields every ten microseconds or so. A thread that shares it yields
-/// after as many reads as a packet takes to arrive.
-class IdleReads {
- public:
-  static constexpr unsigned kMostReads = 256;
-  static constexpr unsigned kLeastReads = 16;
-  /// True: the caller must call yield() once it has released the lock.
-  bool should_yield(bool found) noexcept {
-    x_count = found ? 0 : x_count + 1;
-    if (x_count < x_limit.load(std::memory_order_relaxed)) return false;
-    x_count = 0;
-    return true;
-  }
-  void yield() noexcept;
-
- private:
-  unsigned x_count = 0;
-  std::atomic<unsigned> x_limit{kMostReads};  ///< a hint; any thread writes it without the lock
-};
-
 /// The threads that sleep on one wait object, and how many of them were told to look and have not
 /// looked yet. While there is one, the wake-up must not be cleared, so no other thread can go to
 /// sleep. The caller holds a lock.
@@ -177,9 +157,10 @@ class Waitable {
  public:
   /// `wait` is null for FI_WAIT_NONE. `driven`: the provider's own thread makes all progress.
   Waitable(std::unique_ptr<WaitObject> wait, bool driven) noexcept
-      : x_driven(driven), x_wait(std::move(wait)) {}
+      : x_driven(driven), x_offered(wait), x_wait(std::move(wait)) {}
 
-  WaitObject* wait_object() noexcept { return x_wait.get(); }
+  /// The one that the application asked for; null for FI_WAIT_NONE.
+  WaitObject* wait_object() noexcept { return x_offered ? x_wait.get() : nullptr; }
 
   /// Throws std::bad_alloc. Does nothing if the source is attached already.
   void attach(ProgressSource& source);
@@ -213,12 +194,17 @@ class Waitable {
   template <typename Lock>
   void sleep(Lock& lock, const Deadline& deadline) noexcept {
     if (!arm_to_sleep()) return yield(lock);
-    const Sleepers::Ticket ticket = x_sleepers.enter();
-    lock.unlock();
-    x_wait->wait(deadline);
-    lock.lock();
-    x_sleepers.leave(ticket);
+    sleep_armed(lock, deadline);
   }
+  /// The same for a call that need not block, also with FI_WAIT_NONE. It returns at once if there
+  /// is work. True: it slept and was woken.
+  template <typename Lock>
+  bool nap(Lock& lock, const Deadline& deadline) noexcept {
+    return make_own_wait() && x_wait->owned() && arm_to_sleep() && sleep_armed(lock, deadline);
+  }
+  /// Shows the sources' peers on which core this thread is about to rest. With `ask` it returns
+  /// whether one of them has shown the same core, or may be there unknown.
+  bool shows_core(bool ask) noexcept;
   /// fi_trywait(3): prepares for a thread of the application that is about to sleep on the
   /// descriptor. False: there is work, so it must not sleep.
   bool watch() noexcept;
@@ -234,6 +220,16 @@ class Waitable {
   /// After so many calls of progress() without another watch(), the application is assumed to poll.
   static constexpr unsigned kWatchLife = 64;
 
+  /// False: nothing happened until the deadline.
+  template <typename Lock>
+  bool sleep_armed(Lock& lock, const Deadline& deadline) noexcept {
+    const Sleepers::Ticket ticket = x_sleepers.enter();
+    lock.unlock();
+    const bool woken = x_wait->wait(deadline);
+    lock.lock();
+    x_sleepers.leave(ticket);
+    return woken;
+  }
   /// Gives other threads a chance to take the lock.
   template <typename Lock>
   void yield(Lock& lock) noexcept {
@@ -243,6 +239,7 @@ class Waitable {
     lock.lock();
     --x_yielding;
   }
+  bool make_own_wait() noexcept;
   bool arm() noexcept;
   bool arm_to_sleep() noexcept;
   void age_watch() noexcept;
@@ -252,6 +249,8 @@ class Waitable {
   bool x_alert = false;    ///< threads may sleep, so notify() must wake them
   bool x_watched = false;  ///< the application may sleep on the descriptor
   const bool x_driven;
+  const bool x_offered;       ///< the application may use x_wait
+  bool x_refused = false;     ///< the kernel refused descriptors for an own x_wait
   bool x_blind = false;       ///< a source's descriptor could not be added: no thread may sleep
   unsigned x_watch_left = 0;  ///< calls of progress() until the watch ends
   size_t x_yielding = 0;      ///< threads in yield()
