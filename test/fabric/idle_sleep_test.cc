@@ -85,9 +85,15 @@ unsigned rest(int core, const Read& read) {
   return reads;
 }
 
+/// Rests until peers have seen on which core.
+void show(int core, const Read& read) {
+  for (unsigned i = 0; i < IdleReads::kLookEvery; ++i) rest(core, read);
+}
+
 /// Reads on this core while a thread computes there. True: the thread sleeps.
 bool sleeps(int core, const Read& read) {
   const unsigned sleeps = g_sleeps;
+  show(core, read);
   for (unsigned i = 0; i <= IdleReads::kLongYields; ++i) rest(core, read);
   return g_sleeps != sleeps;
 }
@@ -100,8 +106,8 @@ struct Two {
     g_computes = false;
     exchange(one, *other, to_other, 8);
     exchange(*other, one, to_one, 8);
-    rest(2, reads_of(*other));
-    rest(1, reads_of(one));
+    show(2, reads_of(*other));
+    show(1, reads_of(one));
     g_computes = true;
   }
 
@@ -134,7 +140,7 @@ TEST(a_thread_that_nobody_keeps_from_its_core_yields) {
 TEST(a_thread_beside_a_peer_yields) {
   Two two;
   for (int i = 0; i < 8; ++i) {
-    rest(1, reads_of(*two.other));
+    show(1, reads_of(*two.other));
     ck_assert(!sleeps(1, reads_of(two.one)));
   }
 }
@@ -146,21 +152,21 @@ TEST(a_thread_beside_a_peer_that_polls_a_set_yields) {
   ck_assert_int_eq(fi_poll_open(two.root.domain, &attr, &set), 0);
   ck_assert_int_eq(fi_poll_add(set, &two.other->cq->fid, 0), 0);
   void* context = nullptr;
-  rest(1, [&] { return fi_poll(set, &context, 1) == 0; });
+  show(1, [&] { return fi_poll(set, &context, 1) == 0; });
   ck_assert(!sleeps(1, reads_of(two.one)));
   ck_assert_int_eq(fi_close(&set->fid), 0);
 }
 
 TEST(a_peer_that_has_moved_away_keeps_nobody_from_sleep) {
   Two two;
-  rest(1, reads_of(*two.other));
-  rest(2, reads_of(*two.other));
+  show(1, reads_of(*two.other));
+  show(2, reads_of(*two.other));
   ck_assert(sleeps(1, reads_of(two.one)));
 }
 
 TEST(a_thread_that_has_moved_to_another_core_sleeps_there) {
   Two two;
-  rest(1, reads_of(*two.other));
+  show(1, reads_of(*two.other));
   ck_assert(!sleeps(1, reads_of(two.one)));
   ck_assert(sleeps(3, reads_of(two.one)));
 }
@@ -168,16 +174,16 @@ TEST(a_thread_that_has_moved_to_another_core_sleeps_there) {
 // It computes, or sleeps in a call.
 TEST(a_peer_that_has_not_polled_for_long_keeps_nobody_from_sleep) {
   Two two;
-  rest(1, reads_of(*two.other));
-  t_now += 990 * kMillisecond;
+  show(1, reads_of(*two.other));
+  t_now += 900 * kMillisecond;
   ck_assert(!sleeps(1, reads_of(two.one)));
-  t_now += 20 * kMillisecond;
+  t_now += 200 * kMillisecond;
   ck_assert(sleeps(1, reads_of(two.one)));
 }
 
 TEST(a_peer_that_is_gone_keeps_nobody_from_sleep) {
   Two two;
-  rest(1, reads_of(*two.other));
+  show(1, reads_of(*two.other));
   const uint64_t before = t_now;
   two.other.reset();
   while (!sleeps(1, reads_of(two.one)))  // the test's time limit ends the loop
@@ -188,7 +194,7 @@ TEST(a_thread_that_sleeps_yields_as_before_once_a_peer_comes_to_its_core) {
   Two two;
   ck_assert(sleeps(1, reads_of(two.one)));
   ck_assert_uint_eq(rest(1, reads_of(two.one)), IdleReads::kReadsBeforeSleep);
-  rest(1, reads_of(*two.other));
+  show(1, reads_of(*two.other));
   const unsigned sleeps = g_sleeps;
   rest(1, reads_of(two.one));
   ck_assert_uint_eq(rest(1, reads_of(two.one)), IdleReads::kMostReads);
@@ -277,7 +283,7 @@ TEST(a_thread_that_reads_a_counter_sleeps_until_it_changes) {
   g_computes = false;
   exchange(sender, receiver, to_receiver, 8);
   exchange(receiver, sender, to_sender, 8);
-  rest(2, reads_of(sender));
+  show(2, reads_of(sender));
   g_computes = true;
   char byte = 0;
   fi_context context[2];

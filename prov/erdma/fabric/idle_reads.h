@@ -6,7 +6,12 @@
 namespace erdma::fabric {
 
 /// What a thread does after reads that found nothing.
-enum class Rest : uint8_t { none, yield, sleep };
+enum class Rest : uint8_t {
+  none,
+  yield_unseen,  ///< nobody takes the time
+  yield,
+  sleep,
+};
 
 /// Counts consecutive reads of a queue that found nothing, and says at a limit that the thread must
 /// rest, because another thread may need its core: with more threads than cores, even the one that
@@ -33,16 +38,21 @@ class IdleReads {
     x_count = 0;
     return true;
   }
+  /// To be called with the lock before a rest. True: choose() is to be asked, and peers shall learn
+  /// of this core. Most rests of a thread that never had to wait for long for its core need
+  /// neither: both cost some 5 % of a yield.
+  bool looks() noexcept { return depends_on_peers() || x_rests++ % kLookEvery == 0; }
   /// The choice depends on whether a peer runs on this core.
   bool depends_on_peers() const noexcept {
     return x_long_yields.load(std::memory_order_relaxed) != 0;
   }
   Rest choose(bool peer_here) noexcept;
 
-  void yield() noexcept;
+  void yield(Rest how = Rest::yield) noexcept;
   /// To be called after a sleep. `woken`: it ended before kNapMs had passed.
   void slept(bool woken) noexcept;
 
+  static constexpr unsigned kLookEvery = 8;
   static constexpr unsigned kMostReads = 256;
   static constexpr unsigned kLeastReads = 16;
   /// About as long as it takes to sleep and to be woken.
@@ -60,6 +70,7 @@ class IdleReads {
 
   const Now x_now;
   unsigned x_count = 0;
+  unsigned x_rests = 0;
   // Hints; any thread writes them without the lock.
   std::atomic<unsigned> x_limit{kMostReads};
   std::atomic<unsigned> x_long_yields{0};  ///< in succession, at most kLongYields

@@ -91,7 +91,8 @@ int PollSet::poll(void** contexts, int count) noexcept {
     }
     if (left_out < members) x_first = left_out;
     should_rest = x_idle_reads.should_rest(found > 0);
-    if (should_rest) std::for_each(x_members.begin(), x_members.end(), show_core);
+    if (should_rest && x_idle_reads.looks())
+      std::for_each(x_members.begin(), x_members.end(), show_core);
   }
   if (should_rest) x_idle_reads.yield();
   return found;

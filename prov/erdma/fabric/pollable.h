@@ -103,13 +103,14 @@ class Pollable {
   Rest next_rest(bool found) noexcept {
     if (!x_idle_reads.should_rest(found)) [[likely]]
       return Rest::none;
+    if (!x_idle_reads.looks()) return Rest::yield_unseen;
     return x_idle_reads.choose(x_waitable.shows_core(x_idle_reads.depends_on_peers()));
   }
   /// `has_news`, called with the lock: there is something to read after all, so that the thread
   /// must not sleep.
   template <typename HasNews>
   void rest(Rest how, HasNews&& has_news) noexcept {
-    if (how == Rest::yield || !x_lock.owned()) return x_idle_reads.yield();
+    if (how != Rest::sleep || !x_lock.owned()) return x_idle_reads.yield(how);
     std::unique_lock lock(x_lock);
     if (!has_news()) x_idle_reads.slept(x_waitable.nap(lock, Deadline(IdleReads::kNapMs)));
   }
