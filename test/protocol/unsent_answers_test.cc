@@ -148,6 +148,59 @@ TEST(message_does_not_wait_for_later_answers, kOperations) {
   pair.expect_silent();
 }
 
+/// Another message, of which the sender wants to learn that it is here, for a receive with g_one.
+void send_another(LateAnswer& pair, std::vector<char>& there) {
+  must(pair.b.receive(there.data(), there.size(), 8, &g_one));
+  const iovec iov{pair.bytes.data(), pair.bytes.size()};
+  auto args = Node::send_args(1, iov, 8, nullptr);
+  args.until_delivered = true;
+  must(pair.a.engine.post_send(args));
+  pair.run_until_idle();
+}
+void end(LateAnswer& pair) {
+  pair.b.transport.behaviour.room = 1000;
+  pair.run_until_idle();
+  pair.expect_message();
+  pair.initiator.reads.entries.clear();
+  pair.initiator.writes.entries.clear();
+  pair.a.sent.entries.clear();
+  run_until_idle(pair);
+  pair.expect_silent();
+}
+
+TEST(messages_are_reported_in_order, kOperations) {
+  LateAnswer pair{Asked(_i)};
+  pair.bring_message();
+  std::vector<char> there(pair.bytes.size());
+  send_another(pair, there);
+  ck_assert(pair.b.received.entries.empty());
+  pair.b.transport.behaviour.room = 1000;
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+  ck_assert_ptr_eq(pair.b.received.entries[1].context, &g_one);
+  pair.b.received.entries.pop_back();
+  end(pair);
+}
+
+/// The second message is not reported before another answer has left; the first is.
+TEST(message_does_not_wait_for_the_report_of_a_later_one) {
+  LateAnswer pair{Asked::read};
+  pair.b.transport.behaviour.room = 0;
+  pair.post_operation();
+  pair.run_until_idle();
+  std::vector<char> there(pair.bytes.size());
+  send_another(pair, there);
+  pair.bring_message();
+  pair.b.transport.behaviour.room = 1;
+  pair.b.engine.progress();  // the fin of the first message leaves
+  ck_assert(pair.b.received.entries.empty());
+  pair.b.transport.behaviour.room = 2;
+  pair.b.engine.progress();
+  ck_assert_ptr_eq(pair.b.received.take().context, &g_one);
+  ck_assert(pair.b.received.entries.empty());
+  end(pair);
+}
+
 /// Two endpoints that flood each other with operations and messages go on, although each has room
 /// for one packet only.
 TEST(both_sides_may_wait_at_the_same_time, kOperations) {

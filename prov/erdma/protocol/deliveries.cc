@@ -240,11 +240,23 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
 
 /// Completes the receive once the answers to earlier operations of the peer have left, too. Nobody
 /// here need know of those operations, so this may be the last event for which the application
-/// waits.
+/// waits. Receives complete in the order of their marks: those that wait for fewer answers first.
 void Deliveries::report(Delivery& delivery) noexcept {
   Peer& peer = *delivery.peer;
-  if (peer.failing || peer.unsent.gone(delivery.mark)) return complete(delivery);
-  peer.unreported.push_back(delivery);
+  if (peer.failing) {
+    report_all(peer);
+    return complete(delivery);
+  }
+  report_rest(peer);
+  if (peer.unsent.gone(delivery.mark)) return complete(delivery);
+  // An older mark is that of a message that waited for its own fin.
+  Delivery* later = nullptr;
+  if (peer.unsent.latest().is_after(delivery.mark)) later = peer.unreported.front();
+  while (later && !later->mark.is_after(delivery.mark)) later = peer.unreported.next(*later);
+  if (later)
+    peer.unreported.insert_before(*later, delivery);
+  else
+    peer.unreported.push_back(delivery);
 }
 
 void Deliveries::report_rest(Peer& peer) noexcept {

@@ -30,6 +30,10 @@ class UnsentAnswers {
   /// The numbers of the last answers at some time.
   struct Mark {
     uint32_t fins = 0, results = 0;
+    /// Of two marks of a peer, neither number of the later one is less.
+    bool is_after(const Mark& other) const noexcept {
+      return int32_t(fins - other.fins) > 0 || int32_t(results - other.results) > 0;
+    }
   };
 
   bool none() const noexcept { return x_count == 0; }
