@@ -142,6 +142,17 @@ TEST(messages_that_wait_are_not_timed) {
   }
 }
 
+/// Overlapping rendezvous are not timed, so a rendezvous that was faster is no longer known to be.
+TEST(a_rendezvous_that_cannot_be_timed_is_given_up) {
+  Timed timed;
+  ck_assert_uint_le(timed.last_by_fragments({9'000, 6'000}), 12);
+  for (unsigned i = 0; i < 3 * FragmentChoice::kLongestPause; ++i)
+    timed.message({9'000, 6'000}, false);
+  timed.fragments = 0;
+  for (unsigned i = 0; i < 60; ++i) timed.message({9'000, 6'000}, false);
+  ck_assert_uint_ge(timed.fragments, 57);
+}
+
 /// A message whose memory could not be shared is not mistaken for the next.
 TEST(what_is_shared_for_another_message_is_not_timed) {
   Timed timed;

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kSmallLength = 256 * 1024;
 constexpr size_t kLargeLength = 64 * 1024 * 1024;
 constexpr PathChoice::Open kBoth{true, true};
+constexpr PathChoice::Open kBacked{true, true, true};
 constexpr PathChoice::Open kCopyOnly{false, true};
 constexpr PathChoice::Open kCmaOnly{true, false};
 
@@ -40,6 +41,8 @@ constexpr SettleCase kSettleCases[] = {
     {8 * 1024, kBoth, {{300, 100, 200, 1}}, Path::cma},
     {8 * 1024, kCopyOnly, {{300, 100, 200, 1}}, Path::copy},
     {8 * 1024, kCopyOnly, {{300, 200, 100, 1}}, Path::copy},  // so few bytes are not measured
+    {8 * 1024, kBacked, {{300, 100, 200, 1}}, Path::cma},
+    {8 * 1024 + 1, kBacked, {{300, 100, 200, 1}}, Path::copy},
     {128 * 1024, kBoth, {{300, 100, 200, 1}}, Path::cma},
     {128 * 1024, kCopyOnly, {{300, 200, 100, 1}}, Path::copy_streaming_in},
     {128 * 1024 + 1, kBoth, {{300, 100, 200, 1}}, Path::copy},

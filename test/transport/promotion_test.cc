@@ -371,17 +371,20 @@ TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
 
 struct TrialCase {
   bool cma;
+  size_t shared;  ///< bytes that the receiver has yet to fetch
   transport::shm::PathPolicy paths;
   bool tries;
 };
 constexpr TrialCase kTrialCases[] = {
-    {true, transport::shm::PathPolicy::measure, true},
-    {true, transport::shm::PathPolicy::cma, false},
-    {false, transport::shm::PathPolicy::measure, false},
+    {true, 0, transport::shm::PathPolicy::measure, true},
+    {true, 128 * 1024, transport::shm::PathPolicy::measure, true},
+    {true, 128 * 1024 + 1, transport::shm::PathPolicy::measure, false},
+    {true, 0, transport::shm::PathPolicy::cma, false},
+    {false, 0, transport::shm::PathPolicy::measure, false},
 };
 
 /// Where both ways are possible, the link tries a rendezvous, but only after the byte ring has got
-/// its memory, and for no short message.
+/// its memory, for no short message, and for none that would wait for a long one.
 TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCases)) {
   using transport::shm::FragmentChoice;
   const TrialCase& c = kTrialCases[_i];
@@ -408,9 +411,18 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
   }
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
   ck_assert_uint_eq(rendezvous(FragmentChoice::kShortest), 0);
+  const std::vector<char> memory(c.shared);
+  const iovec shared{const_cast<char*>(memory.data()), memory.size()};
+  transport::RemoteKey key;
+  if (c.shared)
+    ck_assert_int_eq(link.share(&shared, 1, c.shared, transport::Access::refusable_read, key), 0);
   const bool permitted =
       link.direct().peer().read.permission == transport::shm::Permission::allowed;
   ck_assert_uint_eq(rendezvous(40'000), c.tries && permitted ? FragmentChoice::kTrials : 0);
+  if (c.shared) {
+    ck_assert_int_eq(link.revoke(key), 0);
+    ck_assert_uint_gt(rendezvous(40'000), 0);
+  }
 }
 
 }  // namespace

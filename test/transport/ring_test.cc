@@ -377,6 +377,22 @@ void cycles(Ring& ring, uint32_t length, uint32_t bytes) {
   }
 }
 
+/// Those that start over leave the rest of the byte ring without memory.
+TEST(short_payloads_of_a_conversation_do_not_go_round) {
+  Ring ring(true);
+  const std::vector<std::byte> payload(kMaxEager);
+  uint64_t number = 0;
+  const auto send = [&](size_t length) {
+    ck_assert(ring.push(number, payload.data(), length));
+    take_one(ring, number++, length);
+    ring.receiver.publish();
+  };
+  for (int i = 0; i < 100; ++i) send(kSlotPayload + 1);
+  ck_assert(!ring.sender.has_gone_round());
+  for (size_t i = 0; i < kByteRing / kMaxEager; ++i) send(kMaxEager);
+  ck_assert(ring.sender.has_gone_round());
+}
+
 TEST(long_payloads_go_round_in_the_whole_byte_ring, 2) {
   Ring ring(true);
   const uint32_t length = _i ? kMaxEager : kLeastRound;

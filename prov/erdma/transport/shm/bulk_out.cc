@@ -7,6 +7,7 @@
 
 #include "hmem/copy.h"
 #include "transport/shm/ordering.h"
+#include "transport/shm/path_choice.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -30,6 +31,7 @@ int BulkOut::share(const iovec* memory, size_t count, size_t length,
   shared->count = uint8_t(count);
   shared->length = length;
   std::copy_n(memory, count, shared->iov);
+  x_long += length > PathChoice::kOneCopy;
   encode(*shared, remote_key);
   return 0;
 }
@@ -39,6 +41,7 @@ void BulkOut::revoke(const RemoteKey& remote_key) noexcept {
   if (decode(remote_key, named) != 0) return;
   SharedMemory* shared = x_pool.find({named.index, named.generation});
   if (!shared) return;
+  x_long -= shared->length > PathChoice::kOneCopy;
   x_pool.release(*shared);
   if (!x_page) {
     x_withdrawn[named.index] = named.generation;
@@ -96,7 +99,7 @@ int BulkOut::poll() noexcept {
 }
 
 bool BulkOut::active() noexcept {
-  bool found = sharing() || ready();
+  bool found = shared() != Shared::nothing || ready();
   for (size_t i = 0; i < kTickets && x_page && !found; ++i) found = x_tickets[i].fills(state_of(i));
   return found;
 }

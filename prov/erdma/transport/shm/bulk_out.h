@@ -34,8 +34,13 @@ class BulkOut {
   /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
   /// have work and needs a wake-up.
   int poll() noexcept;
-  /// Something is shared and not revoked.
-  bool sharing() const noexcept { return x_pool.in_use() > 0; }
+  /// What is shared and not revoked. What is shared after something long may have to wait for it.
+  enum class Shared : uint8_t { nothing, short_only, some_long };
+  Shared shared() const noexcept {
+    return x_long > 0            ? Shared::some_long
+           : x_pool.in_use() > 0 ? Shared::short_only
+                                 : Shared::nothing;
+  }
   /// Something is shared, the receiver asks for something that no longer is, a chunk of a shared
   /// region can be moved, or slots are to be filled once the receiver has emptied some.
   bool active() noexcept;
@@ -98,6 +103,7 @@ class BulkOut {
   void* x_memory = nullptr;
   BulkShared* x_page = nullptr;  ///< null until attach()
   util::Pool<SharedMemory, 8> x_pool{kMaxShared};
+  uint32_t x_long = 0;  ///< of these, longer than PathChoice::kOneCopy
   SharedRegions* x_shared_regions = nullptr;
   /// As in BulkShared::revoked, for revocations before attach().
   std::unique_ptr<uint16_t[]> x_withdrawn = std::make_unique<uint16_t[]>(kMaxShared);

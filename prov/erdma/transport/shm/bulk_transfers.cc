@@ -154,7 +154,7 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   const size_t length = transfer.range.length();
   const bool copy = !cma || now.copy;
   transfer.comparable = copy;
-  transfer.path = x_choice.choose(length, {cma, copy});
+  transfer.path = x_choice.choose(length, {cma, copy, x_backed});
   if (!copies(transfer.path)) return 0;
   const int status = back_slots();
   if (status != 0) {

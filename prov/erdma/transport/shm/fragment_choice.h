@@ -32,7 +32,8 @@ class FragmentChoice {
   static constexpr unsigned kFirstTrial = 16;
   static constexpr unsigned kFirstPause = 64;
   static constexpr unsigned kLongestPause = 4096;
-  static constexpr unsigned kTimedEvery = 32;  ///< of the messages that go the usual way
+  static constexpr unsigned kMostUntimed = 2;  ///< trials, until a preferred rendezvous is given up
+  static constexpr unsigned kTimedEvery = 8;   ///< of the messages that go the usual way
 
  private:
   static constexpr size_t kClasses = 2;  ///< up to 64 KiB, and longer ones
@@ -41,9 +42,11 @@ class FragmentChoice {
     uint32_t messages = 0;  ///< since the last trial
     uint32_t pause = kFirstTrial;
     uint8_t trials_left = 0;
+    uint8_t untimed = 0;  ///< trials since the last rendezvous was timed, if it is preferred
     bool prefers_rendezvous = false;
   };
   static size_t class_of(size_t length) noexcept;
+  static Way give_up(SizeClass& own) noexcept;
 
   SizeClass x_classes[kClasses];
 };

@@ -85,9 +85,12 @@ bool ShmLink::prefers_fragments(size_t length) noexcept {
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
   x_context.count_message();
   x_context.large_messages.add(this);
-  if (length <= FragmentChoice::kShortest || !ring->has_gone_round() || !may_measure()) return true;
-  return x_context.fragments.prefers_fragments(this, length,
-                                               !x_out.bulk() || !x_out.bulk()->sharing());
+  using Shared = BulkOut::Shared;
+  const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
+  if (length <= FragmentChoice::kShortest || !ring->has_gone_round() || !may_measure() ||
+      shared == Shared::some_long)
+    return true;
+  return x_context.fragments.prefers_fragments(this, length, shared == Shared::nothing);
 }
 
 /// What this process may do to the peer tells what the peer may do to this process, as a rule.

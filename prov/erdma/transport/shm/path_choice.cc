@@ -28,7 +28,8 @@ bool PathChoice::offered(Path path, size_t size_class, Open open) const noexcept
 }
 
 Path PathChoice::choose(size_t length, Open open) noexcept {
-  if (open.cma && length <= kOneCopy && x_paths != PathPolicy::copy) return Path::cma;
+  const size_t by_cma = open.backed ? kUnmeasured : kOneCopy;
+  if (open.cma && length <= by_cma && x_paths != PathPolicy::copy) return Path::cma;
   if (open.cma && open.copy && x_cma_until > 0) {
     --x_cma_until;
     open.copy = false;

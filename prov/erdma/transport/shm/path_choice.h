@@ -33,7 +33,8 @@ class PathChoice {
       : x_streaming(streaming), x_paths(paths) {}
 
   struct Open {
-    bool cma, copy;  ///< at least one
+    bool cma, copy;       ///< at least one
+    bool backed = false;  ///< the slots for copies have memory
   };
   /// Chooses for the transfer that begins now.
   Path choose(size_t length, Open open) noexcept;
@@ -55,11 +56,11 @@ class PathChoice {
   /// kRetryEvery.
   static constexpr unsigned kFirstRetry = 64;
   static constexpr unsigned kRetryEvery = 512;
-  /// Up to this length CMA is used where it is permitted. Only peers that hardly ever send use it
-  /// for less than a packet holds, and slots for copies cost memory; of medium length are messages
-  /// whose sender prefers one copy to those through the ring (FragmentChoice).
+  /// Up to this length CMA is used where it is permitted, until something longer has given the
+  /// slots their memory: most messages up to this length go through the ring, if copying is faster
+  /// (FragmentChoice).
   static constexpr size_t kOneCopy = size_t{128} * 1024;
-  /// Transfers up to this length are not measured.
+  /// Transfers up to this length are not measured, and use CMA where it is permitted.
   static constexpr size_t kUnmeasured = size_t{8} * 1024;
   static constexpr size_t kSmallest =
       size_t{32} * 1024;  ///< upper bound of the first class; it doubles from class to class

@@ -107,6 +107,7 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
     hmem::gather(to, payload, count, 0, length);
   }
   x_byte_head = after_payload(at, length);
+  if (x_first_bytes < kByteRing) x_first_bytes += length;
   if (x_byte_ring_bytes) *x_byte_ring_bytes += length;
   return place;
 }

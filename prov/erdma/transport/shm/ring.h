@@ -142,8 +142,8 @@ class RingSender {
   /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
   /// True if the byte ring has memory everywhere: a page that is written for the first time takes
-  /// microseconds. Now and then false later.
-  bool has_gone_round() const noexcept { return x_byte_head >= kByteRing; }
+  /// microseconds.
+  bool has_gone_round() const noexcept { return x_first_bytes >= kByteRing; }
   /// Call if there was no room just now. False: the receiver has consumed nothing
   /// during the last kPatience calls, so it is busy with something else.
   bool moves() noexcept;
@@ -183,8 +183,9 @@ class RingSender {
   uint32_t x_head = 0;   ///< sequence number of the next entry
   uint32_t x_limit = 0;  ///< may push while head != limit
   uint32_t x_byte_head = 0;
-  uint32_t x_byte_tail = 0;  ///< as published by the receiver
-  uint64_t x_seen = 0;       ///< the last value read from *consumed
+  uint32_t x_byte_tail = 0;    ///< as published by the receiver
+  uint32_t x_first_bytes = 0;  ///< put into the byte ring; counts to its size
+  uint64_t x_seen = 0;         ///< the last value read from *consumed
   EagerStreaming x_streaming;
   const CoreSharing* x_core = nullptr;
   RecentLinks* x_rings = nullptr;
