@@ -201,6 +201,17 @@ TEST(a_thread_that_sleeps_yields_as_before_once_a_peer_comes_to_its_core) {
   ck_assert_uint_eq(g_sleeps, sleeps);
 }
 
+// Sleep needs descriptors of its own.
+TEST(a_thread_that_cannot_sleep_yields) {
+  Two two;
+  rlimit limit{};
+  ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (int i = 0; i < 8; ++i) ck_assert(!sleeps(1, reads_of(two.one)));
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
 TEST(a_thread_that_does_not_know_its_core_yields) {
   Two two;
   for (int i = 0; i < 8; ++i) ck_assert(!sleeps(-1, reads_of(two.one)));

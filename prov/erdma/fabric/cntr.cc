@@ -11,15 +11,17 @@ namespace erdma::fabric {
 
 uint64_t Counter::read() noexcept {
   Rest next = Rest::none;
-  uint64_t value = 0;
+  uint64_t value = 0, failures = 0;
   {
     const util::Guard guard(x_lock);
+    failures = x_now.failures;
     x_waitable.progress();
     value = x_now.successes;
     next = next_rest(value != x_seen.successes);
     x_seen.successes = value;
   }
-  if (next != Rest::none) rest(next, [&] { return x_now.successes != value; });
+  if (next != Rest::none)
+    rest(next, [&] { return x_now.successes != value || x_now.failures != failures; });
   return value;
 }
 

@@ -112,7 +112,14 @@ class Pollable {
   void rest(Rest how, HasNews&& has_news) noexcept {
     if (how != Rest::sleep || !x_lock.owned()) return x_idle_reads.yield(how);
     std::unique_lock lock(x_lock);
-    if (!has_news()) x_idle_reads.slept(x_waitable.nap(lock, Deadline(IdleReads::kNapMs)));
+    if (has_news()) return;
+    const Nap nap = x_waitable.nap(lock, Deadline(IdleReads::kNapMs));
+    lock.unlock();
+    // Work may be that of another thread, which was told to look and needs this core.
+    if (nap == Nap::impossible)
+      x_idle_reads.yield();
+    else
+      x_idle_reads.slept(nap == Nap::woken);
   }
 
   util::OptionalLock& x_lock;

@@ -113,6 +113,9 @@ class WaitObject {
   bool x_stored = false;      ///< a signal that found no thread
 };
 
+/// How a call of Waitable::nap() ended. work: it did not sleep, because there is something to do.
+enum class Nap : uint8_t { impossible, work, woken, over };
+
 /// The threads that sleep on one wait object, and how many of them were told to look and have not
 /// looked yet. While there is one, the wake-up must not be cleared, so no other thread can go to
 /// sleep. The caller holds a lock.
@@ -197,10 +200,12 @@ class Waitable {
     sleep_armed(lock, deadline);
   }
   /// The same for a call that need not block, also with FI_WAIT_NONE. It returns at once if there
-  /// is work. True: it slept and was woken.
+  /// is work.
   template <typename Lock>
-  bool nap(Lock& lock, const Deadline& deadline) noexcept {
-    return make_own_wait() && x_wait->owned() && arm_to_sleep() && sleep_armed(lock, deadline);
+  Nap nap(Lock& lock, const Deadline& deadline) noexcept {
+    if (!make_own_wait() || x_blind || !x_wait->owned()) return Nap::impossible;
+    if (!arm_to_sleep()) return Nap::work;
+    return sleep_armed(lock, deadline) ? Nap::woken : Nap::over;
   }
   /// Shows the sources' peers on which core this thread is about to rest. With `ask` it returns
   /// whether one of them has shown the same core, or may be there unknown.
