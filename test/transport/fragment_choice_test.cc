@@ -96,6 +96,7 @@ struct Timed {
   FragmentTimer timer{clock};
   const int links[2] = {};
   unsigned fragments = 0;
+  bool sends_to_others = false;  ///< during each rendezvous
 
   void message(const WayTimes& times, bool alone = true, bool refused = false) {
     const void* const link = &links[0];
@@ -111,6 +112,7 @@ struct Timed {
       key.put(uint64_t{4711});
       other.put(uint64_t{4712});
       timer.shared(link, kLength, key);
+      if (sends_to_others) (void)timer.prefers_fragments(&links[1], kLength, true);
       timer.revoked(&links[1], key);
       timer.revoked(link, other);
       clock.time += times.rendezvous;
@@ -131,6 +133,12 @@ TEST(messages_are_timed_until_they_are_there) {
   Timed slow, fast;
   ck_assert_uint_le(slow.last_by_fragments({9'000, 6'000}), 3);
   ck_assert_uint_ge(fast.last_by_fragments({9'000, 12'000}), 57);
+}
+
+TEST(messages_to_other_peers_end_no_measurement) {
+  Timed timed;
+  timed.sends_to_others = true;
+  ck_assert_uint_le(timed.last_by_fragments({9'000, 6'000}), 12);
 }
 
 /// What a message waits for besides its receiver does not count.

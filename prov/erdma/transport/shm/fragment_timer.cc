@@ -6,6 +6,8 @@ namespace erdma::transport::shm {
 
 bool FragmentTimer::prefers_fragments(const void* link, size_t length, bool alone) noexcept {
   const FragmentChoice::Way way = x_choice.choose(length);
+  const bool busy = x_link && x_remote_key.size;  // a rendezvous with another peer, as a rule
+  if (busy) return way.fragments;
   x_link = way.timed && (way.fragments || alone) ? link : nullptr;
   if (!x_link) return way.fragments;
   x_fragments = way.fragments;
