@@ -48,15 +48,15 @@ Rest IdleReads::choose(bool peer_here) noexcept {
 }
 
 void IdleReads::yield(Rest how) noexcept {
-  const bool seen = how != Rest::yield_unseen;
-  const uint64_t begin = seen ? x_now() : 0;
+  const bool timed = how != Rest::yield_untimed;
+  const uint64_t begin = timed ? x_now() : 0;
   sched_yield();
-  const bool was_long = seen && x_now() - begin >= kLongYield;
+  const bool was_long = timed && x_now() - begin >= kLongYield;
   const unsigned limit = std::min(x_limit.load(kRelaxed), kMostReads);
   x_limit.store(
       lost_the_core() ? std::max(limit / 4, kLeastReads) : std::min(limit * 2, kMostReads),
       kRelaxed);
-  if (!seen) return;
+  if (!timed) return;
   x_long_yields.store(was_long ? std::min(x_long_yields.load(kRelaxed) + 1, kLongYields) : 0,
                       kRelaxed);
   if (!was_long) x_trust.store(kFirstTrust, kRelaxed);

@@ -8,8 +8,8 @@ namespace erdma::fabric {
 /// What a thread does after reads that found nothing.
 enum class Rest : uint8_t {
   none,
-  yield_unseen,  ///< nobody takes the time
-  yield,
+  yield_untimed,
+  yield,  ///< and learn how long it takes
   sleep,
 };
 

@@ -78,7 +78,7 @@ int PollSet::remove(fid_t object, uint64_t flags) noexcept {
 int PollSet::poll(void** contexts, int count) noexcept {
   if (count < 0 || (count > 0 && !contexts)) return -FI_EINVAL;
   int found = 0;
-  bool should_rest = false;
+  Rest next = Rest::none;
   {
     const util::Guard guard(x_domain.lock());
     const size_t members = x_members.size();
@@ -90,11 +90,12 @@ int PollSet::poll(void** contexts, int count) noexcept {
       if (has_news(x_members[at], room) && room) contexts[found++] = x_members[at]->context;
     }
     if (left_out < members) x_first = left_out;
-    should_rest = x_idle_reads.should_rest(found > 0);
-    if (should_rest && x_idle_reads.looks())
+    if (x_idle_reads.should_rest(found > 0)) next = Rest::yield_untimed;
+    // A poll set never sleeps, so how long a yield takes does not matter.
+    if (next != Rest::none && x_idle_reads.looks())
       std::for_each(x_members.begin(), x_members.end(), show_core);
   }
-  if (should_rest) x_idle_reads.yield();
+  if (next != Rest::none) x_idle_reads.yield(next);
   return found;
 }
 

@@ -103,7 +103,7 @@ class Pollable {
   Rest next_rest(bool found) noexcept {
     if (!x_idle_reads.should_rest(found)) [[likely]]
       return Rest::none;
-    if (!x_idle_reads.looks()) return Rest::yield_unseen;
+    if (!x_idle_reads.looks()) return Rest::yield_untimed;
     return x_idle_reads.choose(x_waitable.shows_core(x_idle_reads.depends_on_peers()));
   }
   /// `has_news`, called with the lock: there is something to read after all, so that the thread
