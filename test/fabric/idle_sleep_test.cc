@@ -90,11 +90,11 @@ void show(int core, const Read& read) {
   for (unsigned i = 0; i < IdleReads::kLookEvery; ++i) rest(core, read);
 }
 
-/// Reads on this core while a thread computes there. True: the thread sleeps.
+/// Reads on this core while a thread computes there. True: the thread slept, just now.
 bool sleeps(int core, const Read& read) {
   const unsigned sleeps = g_sleeps;
-  show(core, read);
-  for (unsigned i = 0; i <= IdleReads::kLongYields; ++i) rest(core, read);
+  constexpr unsigned kMostRests = IdleReads::kLookEvery + IdleReads::kLongYields + 1;
+  for (unsigned i = 0; i < kMostRests && g_sleeps == sleeps; ++i) rest(core, read);
   return g_sleeps != sleeps;
 }
 
