@@ -34,10 +34,10 @@ void FragmentChoice::record(size_t length, bool fragments, uint64_t nanoseconds)
   SizeClass& own = x_classes[class_of(length)];
   (fragments ? own.fragments : own.rendezvous).add(length, nanoseconds);
   if (!fragments) own.untimed = 0;
-  const RecentRates& usual = own.prefers_rendezvous ? own.rendezvous : own.fragments;
-  const RecentRates& other = own.prefers_rendezvous ? own.fragments : own.rendezvous;
+  const util::RecentRates& usual = own.prefers_rendezvous ? own.rendezvous : own.fragments;
+  const util::RecentRates& other = own.prefers_rendezvous ? own.fragments : own.rendezvous;
   if (usual.count() < kTrials || other.count() < kTrials) return;
-  if (other.typical() > RecentRates::kClearly * usual.typical())
+  if (other.typical() > util::RecentRates::kClearly * usual.typical())
     own.prefers_rendezvous = !own.prefers_rendezvous;
 }
 

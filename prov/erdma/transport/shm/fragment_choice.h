@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/shm/recent_rates.h"
+#include "util/recent_rates.h"
 
 namespace erdma::transport::shm {
 
@@ -38,7 +38,7 @@ class FragmentChoice {
  private:
   static constexpr size_t kClasses = 2;  ///< up to 64 KiB, and longer ones
   struct SizeClass {
-    RecentRates fragments, rendezvous;
+    util::RecentRates fragments, rendezvous;
     uint32_t messages = 0;  ///< since the last trial
     uint32_t pause = kFirstTrial;
     uint8_t trials_left = 0;

@@ -57,7 +57,8 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   // Keeps the current path unless another is clearly faster, because changing costs time, too.
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
-    if (arm(paths[i]).typical() > RecentRates::kClearly * arm(best).typical()) best = paths[i];
+    if (arm(paths[i]).typical() > util::RecentRates::kClearly * arm(best).typical())
+      best = paths[i];
   if (++transfers < retry_at) return best;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);

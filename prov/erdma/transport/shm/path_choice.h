@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "transport/shm/options.h"
-#include "transport/shm/recent_rates.h"
+#include "util/recent_rates.h"
 
 namespace erdma::transport::shm {
 
@@ -74,7 +74,7 @@ class PathChoice {
   static constexpr size_t kClasses = 11;
   static_assert(kSmallest << (kClasses - 2) == kLarge);
   struct SizeClass {
-    RecentRates arms[kPaths];
+    util::RecentRates arms[kPaths];
     uint32_t transfers = 0;  ///< since the last trial
     uint32_t retry_at = kFirstRetry;
     uint32_t retried = 0;  ///< which arm was tried again last
@@ -83,7 +83,7 @@ class PathChoice {
     uint8_t alone = 0;     ///< how many of them are still to come
     Path on_trial = Path::cma;
     Path best = Path::cma;
-    const RecentRates& arm(Path path) const noexcept { return arms[size_t(path)]; }
+    const util::RecentRates& arm(Path path) const noexcept { return arms[size_t(path)]; }
     /// One of `count` paths: one that needs trials, or the best, or now and then another.
     Path choose(const Path* paths, size_t count) noexcept;
   };

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace erdma::transport::shm {
+namespace erdma::util {
 
 /// The last few rates of one way to move bytes. The second best counts: losing the processor makes
 /// a rate too low, and overlapping transfers make one too high.
@@ -36,4 +36,4 @@ class RecentRates {
   uint8_t x_next = 0;
 };
 
-}  // namespace erdma::transport::shm
+}  // namespace erdma::util
