@@ -402,7 +402,7 @@ TEST(long_payloads_go_round_in_the_whole_byte_ring, 2) {
 /// A ring whose endpoint has others.
 struct OneOfMany : Ring {
   explicit OneOfMany(RecentLinks& rings) : Ring(true) {
-    sender = RingSender(memory, 0, StreamingPolicy::calibrate, nullptr, &rings);
+    sender = RingSender(memory, 0, nullptr, StreamingPolicy::calibrate, nullptr, &rings);
   }
 };
 
@@ -456,7 +456,7 @@ TEST(long_payloads_stay_at_the_beginning_on_a_shared_core) {
   ck_assert(core.shared());
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   Ring ring(true);
-  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, &core);
+  ring.sender = RingSender(ring.memory, 0, nullptr, StreamingPolicy::calibrate, &core);
   for (uint64_t i = 0; i < 100; ++i) {
     ck_assert(ring.push(i, payload.data(), payload.size()));
     ck_assert_uint_eq(take_placed(ring), 0);
@@ -497,7 +497,8 @@ TEST(payloads_that_are_longer_than_a_slot_are_counted) {
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   uint64_t counted = 0;
   Ring ring(true);
-  ring.sender = RingSender(ring.memory, 0, StreamingPolicy::calibrate, nullptr, nullptr, &counted);
+  ring.sender =
+      RingSender(ring.memory, 0, nullptr, StreamingPolicy::calibrate, nullptr, nullptr, &counted);
   uint64_t longer = 0;
   for (const uint32_t length : {0u, 1u, kSlotPayload, kSlotPayload + 1, kMaxEager}) {
     ck_assert(ring.push(0, payload.data(), length));

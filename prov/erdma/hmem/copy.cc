@@ -1,7 +1,11 @@
 #include "hmem/copy.h"
 
 #ifdef __x86_64__
+#include <cpuid.h>
 #include <immintrin.h>
+
+#include "hmem/copy_choice.h"
+#include "util/clock.h"
 #endif
 
 namespace erdma::hmem {
@@ -26,16 +30,67 @@ void copy_lines(std::byte* to, const std::byte* from, size_t lines) noexcept {
   }
 }
 
+/// Enhanced REP MOVSB (Intel SDM, CPUID leaf 7). Without it, string copies move bytes one by one.
+bool has_fast_strings() noexcept {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && ebx >> 9 & 1;
+}
+
+const bool g_fast_strings = has_fast_strings();
+constinit thread_local CopyChoice t_choice;
+
+void copy_by(CopyMethod method, void* to, const void* from, size_t length) noexcept {
+  if (method == CopyMethod::string)
+    copy_string(to, from, length);
+  else
+    copy_loop(to, from, length);
+}
+
 }  // namespace
 
-void copy_payload(void* to, const void* from, size_t length) noexcept {
-  if (length < kLoopLeast || length > kLoopMost) {
+bool string_copies_possible() noexcept {
+  return g_fast_strings;
+}
+
+void copy_string(void* to, const void* from, size_t length) noexcept {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::memcpy(to, from, length);  // sanitizers do not look into asm
+#else
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(length) : : "memory");
+#endif
+}
+
+void copy_loop(void* to, const void* from, size_t length) noexcept {
+  if (length < kLoopLeast || length > kLoopMost)
     std::memcpy(to, from, length);
-    return;
-  }
-  copy_by_lines(to, from, length, copy_lines);
+  else
+    copy_by_lines(to, from, length, copy_lines);
+}
+
+void copy_payload(void* to, const void* from, size_t length) noexcept {
+  if (length < kLoopLeast || length > kLoopMost || !g_fast_strings)
+    return copy_loop(to, from, length);
+  const CopyChoice::Choice choice = t_choice.choose(length, {true, false});
+  if (!choice.timed) [[likely]]
+    return copy_by(choice.method, to, from, length);
+  const util::SystemClock clock;
+  const uint64_t start = clock.now();
+  copy_by(choice.method, to, from, length);
+  t_choice.record(length, choice.method, clock.now() - start);
 }
 #else
+bool string_copies_possible() noexcept {
+  return false;
+}
+
+void copy_string(void* to, const void* from, size_t length) noexcept {
+  std::memcpy(to, from, length);
+}
+
+void copy_loop(void* to, const void* from, size_t length) noexcept {
+  std::memcpy(to, from, length);
+}
+
 void copy_payload(void* to, const void* from, size_t length) noexcept {
   std::memcpy(to, from, length);
 }

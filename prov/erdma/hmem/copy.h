@@ -19,10 +19,15 @@ inline void copy_ends(std::byte* to, const std::byte* from, size_t length) noexc
   std::memcpy(to + length - Size, last, Size);
 }
 
-/// A memcpy() for payloads, whose lines another core wrote or will read. On x86 the C library
-/// copies from 2 or 4 KiB on by `rep movsb`, which AMD's processors execute at a fifth of the speed
-/// of a loop where another core has the lines. This function therefore runs a loop.
+/// A memcpy() for payloads, whose lines another core wrote or will read. It uses the method that is
+/// measured to be faster in this thread (CopyChoice).
 void copy_payload(void* to, const void* from, size_t length) noexcept;
+/// A memcpy() by vectors. On x86 the C library copies from 2 or 4 KiB on by `rep movsb`.
+void copy_loop(void* to, const void* from, size_t length) noexcept;
+/// A memcpy() by `rep movsb`, if string_copies_possible(). AMD's processors up to Zen 4 execute it
+/// at a fifth of the speed of a loop where another core has the lines; Zen 5 twice as fast as one.
+void copy_string(void* to, const void* from, size_t length) noexcept;
+bool string_copies_possible() noexcept;
 
 inline constexpr size_t kCacheLine = 64;
 /// Copies whole lines to an aligned address by copy_lines(to, from, lines), and the rest by memcpy.

@@ -63,9 +63,9 @@ bool OutChannel::offer_hot(Memfd segment) noexcept {
   if (!x_hot) return true;  // as if the offer had been lost
   ++x_hot_count;
   x_hot->segment = std::move(segment);
-  x_hot->ring =
-      RingSender(RingMemory::hot(x_hot->segment.as<HotSegment>()), 0, x_context.options.streaming,
-                 &x_context.core, &x_context.long_payloads, &x_counters.byte_ring_bytes);
+  x_hot->ring = RingSender(RingMemory::hot(x_hot->segment.as<HotSegment>()), 0, &x_hot->copy,
+                           x_context.options.streaming, &x_context.core, &x_context.long_payloads,
+                           &x_counters.byte_ring_bytes);
   x_switch = Switch::to_hot;
   x_ring = nullptr;
   return try_switch();

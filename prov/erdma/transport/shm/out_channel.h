@@ -87,6 +87,7 @@ class OutChannel {
   /// A hot ring at the peer, while it is granted.
   struct Hot {
     Memfd segment;
+    hmem::CopyChoice copy;
     RingSender ring;
   };
   enum class Switch : uint8_t { none, to_hot, to_cold };  ///< a switch that is due

@@ -38,7 +38,17 @@ void own_lines(const std::byte* memory, uint32_t length) noexcept {
 }
 void copy_to_owned(std::byte* to, const void* from, uint32_t length) noexcept {
   own_lines(to, length);
-  hmem::copy_payload(to, from, length);
+  hmem::copy_loop(to, from, length);
+}
+void copy_by(hmem::CopyMethod method, std::byte* to, const void* from, uint32_t length) noexcept {
+  switch (method) {
+    case hmem::CopyMethod::loop:
+      return copy_to_owned(to, from, length);
+    case hmem::CopyMethod::string:
+      return hmem::copy_string(to, from, length);
+    case hmem::CopyMethod::stream:
+      return stream_copy(to, from, length);
+  }
 }
 
 Kind kind_of(uint64_t stamp) noexcept {
@@ -145,14 +155,16 @@ bool RingSender::moves() noexcept {
 }
 
 void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) noexcept {
-  const EagerStreaming::Choice choice = x_streaming.choose(length);
-  if (choice.stream) return stream_copy(to, from, length);
-  if (!choice.measure) [[likely]]
-    return copy_to_owned(to, from, length);
+  if (length < hmem::CopyChoice::kLeast || !x_copy) return copy_to_owned(to, from, length);
+  if (x_streaming == StreamingPolicy::always) return stream_copy(to, from, length);
+  const hmem::CopyChoice::Choice choice = x_copy->choose(
+      length, {hmem::string_copies_possible(), x_streaming == StreamingPolicy::calibrate});
+  if (!choice.timed) [[likely]]
+    return copy_by(choice.method, to, from, length);
   const util::SystemClock clock;
   const uint64_t start = clock.now();
-  copy_to_owned(to, from, length);
-  x_streaming.record(length, clock.now() - start);
+  copy_by(choice.method, to, from, length);
+  x_copy->record(length, choice.method, clock.now() - start);
 }
 
 // Finds the payload of an entry in the byte ring; `word` is the upper half of the stamp.

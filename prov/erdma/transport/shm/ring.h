@@ -8,9 +8,10 @@
 #include <cstring>
 
 #include "hmem/copy.h"
+#include "hmem/copy_choice.h"
 #include "transport/shm/core_sharing.h"
-#include "transport/shm/eager_streaming.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/options.h"
 #include "transport/shm/ordering.h"
 #include "transport/shm/recent_links.h"
 
@@ -93,10 +94,10 @@ inline void copy_header(std::byte* to, const void* from) noexcept {
 class RingSender {
  public:
   RingSender() noexcept = default;
-  /// `core`: null: this core is not shared. `rings`: the rings that the last long payloads of the
-  /// endpoint took; null: there is one. `byte_ring_bytes` counts the payload in the byte ring;
-  /// null: it is not counted.
-  RingSender(const RingMemory& memory, uint32_t start,
+  /// `copy` chooses how long payloads are written; null: by the loop. `core`: null: this core is
+  /// not shared. `rings`: the rings that the last long payloads of the endpoint took; null: there
+  /// is one. `byte_ring_bytes` counts the payload in the byte ring; null: it is not counted.
+  RingSender(const RingMemory& memory, uint32_t start, hmem::CopyChoice* copy = nullptr,
              StreamingPolicy streaming = StreamingPolicy::calibrate,
              const CoreSharing* core = nullptr, RecentLinks* rings = nullptr,
              uint64_t* byte_ring_bytes = nullptr) noexcept
@@ -104,6 +105,7 @@ class RingSender {
         x_mask(memory.count - 1),
         x_head(start),
         x_limit(start + memory.count),
+        x_copy(copy),
         x_streaming(streaming),
         x_core(core),
         x_rings(rings),
@@ -186,7 +188,8 @@ class RingSender {
   uint32_t x_byte_tail = 0;    ///< as published by the receiver
   uint32_t x_first_bytes = 0;  ///< put into the byte ring; counts to its size
   uint64_t x_seen = 0;         ///< the last value read from *consumed
-  EagerStreaming x_streaming;
+  hmem::CopyChoice* x_copy = nullptr;
+  StreamingPolicy x_streaming = StreamingPolicy::calibrate;
   const CoreSharing* x_core = nullptr;
   RecentLinks* x_rings = nullptr;
   uint64_t x_stuck_at = 0;  ///< x_seen at the last call of moves()

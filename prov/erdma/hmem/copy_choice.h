@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "util/recent_rates.h"
+
+namespace erdma::hmem {
+
+/// How a processor copies a payload.
+enum class CopyMethod : uint8_t {
+  loop,    ///< vector loads and stores
+  string,  ///< one instruction for the whole payload (copy_string)
+  stream,  ///< stores past the cache
+};
+
+/// Learns, per class of length, by which method this thread copies payloads fastest from or into
+/// lines that another core used last. That depends on the processor and on how far apart the cores
+/// are: `rep movsb` needs not read the lines that it overwrites, and is twice as fast as a loop on
+/// some processors, and five times slower on others. One copy in a few is timed. Table-tested; uses
+/// no clock.
+class CopyChoice {
+ public:
+  /// The methods that are possible besides the loop. Streaming is tried only while the others are
+  /// slow, because it takes the lines out of the caches.
+  struct Offer {
+    bool string, stream;
+  };
+  struct Choice {
+    CopyMethod method;
+    bool timed;  ///< record() shall be told how long this copy takes
+  };
+  /// Chooses for the payload that is copied next.
+  Choice choose(size_t length, Offer offer) noexcept {
+    if (length < kLeast) return {CopyMethod::loop, false};
+    SizeClass& own = x_classes[class_of(length)];
+    if (++own.copies < own.pause) [[likely]]
+      return {own.best, false};
+    own.copies = 0;
+    return {own.on_trial(offer), true};
+  }
+  void record(size_t length, CopyMethod used, uint64_t nanoseconds) noexcept;
+
+  static constexpr size_t kLeast = 1024;  ///< shorter payloads are copied by the loop
+  /// Copies from one that is timed to the next: first, and at most. A method that is far slower
+  /// than the best is tried in half of the timed copies.
+  static constexpr uint32_t kFirstPause = 4;
+  static constexpr uint32_t kLongestPause = 512;
+  static constexpr unsigned kTrials = 2;  ///< timed copies of each of two methods, to compare them
+  /// Bytes per nanosecond. Near cores reach 12 to 40, far ones 3 to 6.
+  static constexpr float kSlow = 8;
+
+ private:
+  static constexpr size_t kMethods = 3;
+  /// Up to 2, 4 and 8 KiB, and above.
+  static constexpr size_t kClasses = 4;
+  struct SizeClass {
+    util::RecentRates rates[kMethods];
+    uint32_t copies = 0;  ///< since the last one that was timed
+    uint32_t pause = kFirstPause;
+    CopyMethod best = CopyMethod::loop;
+    CopyMethod other = CopyMethod::loop;  ///< the last one tried besides the best
+    bool tries_other = false;
+    const util::RecentRates& rate(CopyMethod method) const noexcept {
+      return rates[size_t(method)];
+    }
+    bool offered(CopyMethod method, Offer offer) const noexcept;
+    /// The best, or in every other call one that may be better.
+    CopyMethod on_trial(Offer offer) noexcept;
+  };
+  static size_t class_of(size_t length) noexcept;
+
+  SizeClass x_classes[kClasses];
+};
+
+}  // namespace erdma::hmem

@@ -1,0 +1,125 @@
+#include "hmem/copy_choice.h"
+
+#include <algorithm>
+
+#include "libcheck.h"
+
+namespace {
+
+using erdma::hmem::CopyChoice;
+using erdma::hmem::CopyMethod;
+
+constexpr CopyChoice::Offer kAll{true, true};
+
+/// Nanoseconds that a copy of 64 bytes takes by each method.
+struct Costs {
+  uint64_t loop, string, stream;
+  uint64_t of(CopyMethod method) const {
+    return method == CopyMethod::loop ? loop : method == CopyMethod::string ? string : stream;
+  }
+};
+constexpr Costs kNear{2, 4, 9}, kFar{15, 9, 6}, kStringsFast{4, 2, 1};
+
+struct Copies {
+  int by[3] = {};
+  int timed = 0;
+  int count(CopyMethod method) const { return by[size_t(method)]; }
+};
+
+/// Lets payloads be copied on a machine with these costs.
+Copies copy(CopyChoice& choice, const Costs& costs, int count, size_t length = 4096,
+            CopyChoice::Offer offer = kAll) {
+  Copies copies;
+  for (int i = 0; i < count; ++i) {
+    const CopyChoice::Choice chosen = choice.choose(length, offer);
+    ++copies.by[size_t(chosen.method)];
+    if (!chosen.timed) continue;
+    ++copies.timed;
+    choice.record(length, chosen.method, length / 64 * costs.of(chosen.method));
+  }
+  return copies;
+}
+
+TEST(begins_with_the_loop) {
+  CopyChoice choice;
+  const CopyChoice::Choice first = choice.choose(4096, kAll);
+  ck_assert(first.method == CopyMethod::loop && !first.timed);
+}
+
+TEST(finds_the_fastest_of_three_in_few_copies) {
+  for (const Costs& costs : {kNear, kFar, Costs{15, 6, 9}}) {
+    CopyChoice choice;
+    copy(choice, costs, 128);
+    const Copies after = copy(choice, costs, 10000);
+    for (const CopyMethod method : {CopyMethod::loop, CopyMethod::string, CopyMethod::stream}) {
+      const bool best = costs.of(method) == std::min({costs.loop, costs.string, costs.stream});
+      if (best) ck_assert_int_gt(after.count(method), 9900);
+    }
+  }
+}
+
+TEST(never_streams_while_another_method_is_fast) {
+  CopyChoice choice;
+  ck_assert_int_eq(copy(choice, kStringsFast, 10000).count(CopyMethod::stream), 0);
+}
+
+TEST(uses_only_what_is_offered) {
+  for (const CopyChoice::Offer offer :
+       {CopyChoice::Offer{false, false}, {true, false}, {false, true}}) {
+    CopyChoice choice;
+    const Copies copies = copy(choice, kFar, 10000, 4096, offer);
+    ck_assert_int_eq(copies.count(CopyMethod::string) > 0, offer.string);
+    ck_assert_int_eq(copies.count(CopyMethod::stream) > 0, offer.stream);
+  }
+}
+
+TEST(times_ever_fewer_copies) {
+  CopyChoice choice;
+  ck_assert_int_gt(copy(choice, kNear, 128).timed, 5);
+  copy(choice, kNear, 10000);
+  ck_assert_int_le(copy(choice, kNear, 10240).timed, 20);
+}
+
+TEST(tries_what_is_far_slower_in_one_copy_of_a_thousand) {
+  CopyChoice choice;
+  copy(choice, kNear, 10000);
+  ck_assert_int_le(copy(choice, kNear, 10240).count(CopyMethod::string), 10);
+}
+
+TEST(follows_cores_that_move) {
+  CopyChoice choice;
+  copy(choice, kNear, 20000);
+  copy(choice, kFar, 6000);
+  ck_assert_int_gt(copy(choice, kFar, 1000).count(CopyMethod::stream), 900);
+  copy(choice, kNear, 6000);
+  ck_assert_int_gt(copy(choice, kNear, 1000).count(CopyMethod::loop), 900);
+}
+
+TEST(a_single_slow_copy_changes_nothing) {
+  CopyChoice choice;
+  copy(choice, kNear, 10000);
+  for (int i = 0; i < 20; ++i) {
+    CopyChoice::Choice chosen;
+    do chosen = choice.choose(4096, kAll);
+    while (!chosen.timed || chosen.method != CopyMethod::loop);
+    choice.record(4096, chosen.method, 1'000'000);
+    ck_assert_int_eq(copy(choice, kNear, 3000).count(CopyMethod::loop) > 2990, 1);
+  }
+}
+
+TEST(each_class_of_length_has_its_own_choice) {
+  CopyChoice choice;
+  copy(choice, kNear, 1000, 4096);
+  copy(choice, kStringsFast, 1000, 4097);
+  ck_assert_int_gt(copy(choice, kNear, 1000, 4096).count(CopyMethod::loop), 900);
+  ck_assert_int_gt(copy(choice, kStringsFast, 1000, 8192).count(CopyMethod::string), 900);
+}
+
+TEST(short_payloads_are_copied_by_the_loop_and_not_timed) {
+  CopyChoice choice;
+  const Copies copies = copy(choice, kStringsFast, 1000, CopyChoice::kLeast - 1);
+  ck_assert_int_eq(copies.count(CopyMethod::loop), 1000);
+  ck_assert_int_eq(copies.timed, 0);
+}
+
+}  // namespace
