@@ -432,67 +432,6 @@ TEST(a_refused_attempt_is_one_link_down_and_may_be_repeated) {
   ck_assert_uint_eq(two.a().sink->downs.size(), 1);
 }
 
-TEST(a_silent_peer_is_found_dead_in_time) {
-  verbs::Options options;
-  options.peer_timeout_ns = 3'000'000'000;
-  Two two(options);
-  two.meet();
-  two.rig.fabric.quiet_deaths = true;
-  for (int i = 0; i < 300; ++i) two.pair.poll();
-  two.rig.nic.hold = true;
-  const uint64_t begin = two.rig.clock.time;
-  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
-  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ETIMEDOUT);
-  ck_assert_uint_le(two.rig.clock.time - begin, 5'000'000'000);
-}
-
-/// No packet arrives at all, so neither side knows where to read the other's heartbeat.
-TEST(a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_sides) {
-  verbs::Options options;
-  options.peer_timeout_ns = 3'000'000'000;
-  Two two(options);
-  two.rig.fabric.quiet_deaths = true;
-  two.rig.nic.hold = true;
-  Link& link = two.pair.a_to_b();
-  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  const uint64_t begin = two.rig.clock.time;
-  ck_assert(two.until(
-      [&] { return two.a().sink->downs.size() == 1 && two.b().sink->downs.size() == 1; }));
-  for (Side* side : {&two.a(), &two.b()})
-    ck_assert_int_eq(side->sink->downs[0].status, -FI_ETIMEDOUT);
-  ck_assert_uint_le(two.rig.clock.time - begin, 5'000'000'000);
-  two.rig.nic.hold = false;
-  two.meet();
-}
-
-/// The connector's thread connects the peer, which then does not poll for a hundred times the
-/// timeout.
-TEST(a_peer_that_computes_from_the_start_is_not_dead, 2) {
-  verbs::Options options;
-  options.peer_timeout_ns = 1'000'000'000;
-  Two two(options);
-  ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  Side& awake = _i ? two.b() : two.a();
-  for (int i = 0; i < 100'000; ++i) {
-    awake.poll();
-    two.rig.clock.time += 1'000'000;
-  }
-  ck_assert_uint_eq(awake.sink->downs.size(), 0);
-  two.meet();
-}
-
-TEST(a_peer_that_only_computes_is_not_dead) {
-  verbs::Options options;
-  options.peer_timeout_ns = 3'000'000'000;
-  Two two(options);
-  two.meet();
-  for (int i = 0; i < 100'000; ++i) {
-    two.a().poll();
-    two.rig.clock.time += 1'000'000;
-  }
-  ck_assert_uint_eq(two.a().sink->downs.size(), 0);
-}
-
 TEST(an_endpoint_may_talk_to_itself) {
   Rig rig;
   Pair pair;

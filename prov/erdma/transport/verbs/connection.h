@@ -87,6 +87,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   uint64_t phase_since = 0;  ///< when lifecycle.retiring() or agrees() began
   uint64_t close_deadline = 0;
   uint64_t completions = 0, seen_completions = 0, progress_at = 0;
+  uint64_t stuck_since = 0;  ///< since when the watchdog awaits a sign of life; 0 = it does not
   int close_status = 0;
   bool active = false;
   bool orderly = false;

@@ -39,6 +39,8 @@ class LinkManager {
   void say_goodbye() noexcept;
 
   // For connections, links and the watchdog.
+  /// Takes all completions that are in the queues now. False: some lacked memory.
+  bool take_all(Sink& sink) noexcept;
   /// Ends the connection in a later poll().
   void break_connection(Connection& connection, int status, const char* why) noexcept;
   void phase_changed(Connection& connection, Phase before) noexcept;
@@ -64,8 +66,6 @@ class LinkManager {
   int report_failed(Sink& sink) noexcept;
   void report_failure(VerbsLink& link, Sink& sink) noexcept;
   bool is_drained(Connection& connection, Sink& sink) noexcept;
-  /// Takes all completions that are in the queues now. False: some lacked memory.
-  bool take_all(Sink& sink) noexcept;
   void finish(Connection& connection, Sink& sink) noexcept;
   void link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept;
   void report_down(VerbsLink& link, int status, Sink& sink) noexcept;

@@ -15,8 +15,6 @@ namespace {
 
 constexpr uint64_t kTicksPerTimeout = 12;
 constexpr uint64_t kGraceNs = 50'000'000;
-/// Limits the rounds of polling until the queues are empty.
-constexpr unsigned kMostRounds = 64;
 constexpr uint64_t kSecond = 1'000'000'000;
 
 }  // namespace
@@ -63,7 +61,7 @@ void Watchdog::tick(Sink& sink) noexcept {
   if (now < x_next_tick) return;
   for (Connection* connection : x_connection_limit.connected())
     if (!connection->lifecycle.ending() && !watch_retirement(*connection, now, sink))
-      watch_silence(*connection, now);
+      watch_silence(*connection, now, sink);
   const bool in_grace = std::any_of(  // checking one connection may change the phase of another
       x_connection_limit.connected().begin(), x_connection_limit.connected().end(),
       [](const Connection* connection) {
@@ -81,8 +79,7 @@ void Watchdog::tick(Sink& sink) noexcept {
 /// The peer's consent may have arrived since the queues were last polled, which may be long ago,
 /// and the peer may have ended the connection on that basis.
 void Watchdog::take_back(Connection& connection, Sink& sink) noexcept {
-  for (unsigned rounds = 0; x_manager.poll(sink) > 0; ++rounds)
-    if (rounds == kMostRounds) return;  // at the next tick
+  if (!x_manager.take_all(sink)) return;  // the next tick tries again
   Lifecycle& lifecycle = connection.lifecycle;
   if (lifecycle.retiring() && lifecycle.take_back())
     lifecycle.unanswered(connection.receiver.taken());
@@ -104,20 +101,31 @@ bool Watchdog::watch_retirement(Connection& connection, uint64_t now, Sink& sink
   return true;
 }
 
-void Watchdog::watch_silence(Connection& connection, uint64_t now) noexcept {
+/// This process may have been stopped for a while, in which it asked for no sign of life and took
+/// none from the queues. So a heartbeat has two thirds of the timeout, however late it was posted,
+/// and the queues are emptied before the end.
+void Watchdog::watch_silence(Connection& connection, uint64_t now, Sink& sink) noexcept {
+  const uint64_t timeout = x_shared.options.peer_timeout_ns;
   if (connection.completions != connection.seen_completions || !connection.progress_at) {
     connection.seen_completions = connection.completions;
     connection.progress_at = now;
-    return;
+    connection.stuck_since = 0;
   }
   const uint64_t silent = now - connection.progress_at;
+  if (connection.confirmed() && silent >= timeout / 3) connection.heartbeat.post();
   const bool stuck = !connection.confirmed() || connection.heartbeat.pending() ||
                      connection.sender.refused_last() || !connection.sender.queue().room();
-  if (stuck && silent >= x_shared.options.peer_timeout_ns)
-    return x_manager.break_connection(
-        connection, -FI_ETIMEDOUT, "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
-  if (connection.confirmed() && silent >= x_shared.options.peer_timeout_ns / 3)
-    connection.heartbeat.post();
+  if (!stuck)
+    connection.stuck_since = 0;
+  else if (!connection.stuck_since)
+    connection.stuck_since = now;
+  // A tick less, because a heartbeat that was posted a tick late must not delay the end further.
+  if (!stuck || silent < timeout || now - connection.stuck_since + x_tick_ns < timeout / 3 * 2)
+    return;
+  const bool all_taken = x_manager.take_all(sink);  // if not, the next tick tries again
+  if (all_taken && connection.completions == connection.seen_completions)
+    x_manager.break_connection(connection, -FI_ETIMEDOUT,
+                               "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
 }
 
 void Watchdog::watch(VerbsLink& link, bool in_doubt) noexcept {

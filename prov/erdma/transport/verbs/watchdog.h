@@ -45,7 +45,7 @@ class Watchdog {
     return !x_connection_limit.connected().empty() || !x_unconnected.empty() ||
            x_connection_limit.any_waiting();
   }
-  void watch_silence(Connection& connection, uint64_t now) noexcept;
+  void watch_silence(Connection& connection, uint64_t now, Sink& sink) noexcept;
   bool watch_retirement(Connection& connection, uint64_t now, Sink& sink) noexcept;
   void take_back(Connection& connection, Sink& sink) noexcept;
   void watch_unconnected(Sink& sink, uint64_t now) noexcept;
