@@ -420,6 +420,23 @@ TEST(a_receive_that_can_not_be_posted_ends_the_connection) {
   ck_assert_int_eq(two.b().sink->downs[0].status, -FI_EIO);
 }
 
+TEST(a_connection_that_could_not_grow_leaves_the_count_of_grown_ones_as_it_was) {
+  Two two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  while (!link.send(numbered(1), nullptr, 0, 0, SendHint::none)) {
+  }
+  for (int i = 0; i < 8; ++i) two.pair.poll();  // there are credits again
+  const unsigned& grown = Rig::transport(two.b()).resources().grown;
+  ck_assert_uint_eq(grown, 0);
+  ck_assert_int_eq(link.send(numbered(2), nullptr, 0, 0, SendHint::none), 0);  // wants more
+  two.rig.nic.post_recv_error = -EIO;
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  ck_assert_int_eq(two.b().sink->downs[0].status, -FI_EIO);
+  ck_assert_int_eq(two.rig.nic.post_recv_error, 0);
+  ck_assert_uint_eq(grown, 0);
+}
+
 TEST(a_refused_attempt_is_one_link_down_and_may_be_repeated) {
   Two two;
   two.rig.fabric.refuse = -FI_EHOSTUNREACH;

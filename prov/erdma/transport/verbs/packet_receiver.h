@@ -105,9 +105,9 @@ inline void PacketReceiver::grow() noexcept {
     x_shared.growth_failed = true;
     return;
   }
+  ++x_shared.grown;  // also if this fails: some receives may be posted, and keep the memory
   if (const int rc = x_receives.grow(slab))
     return x_host.broken(rc, "a receive could not be posted");
-  ++x_shared.grown;
   x_sender.credits().grow(kLargeReceives);
   x_sender.due(kDueGrow);
 }

@@ -50,7 +50,8 @@ class ReceiveQueue {
   /// Posts the first receives. The queue pair is at least INIT.
   int start(ibv_qp* qp, uint32_t connection) noexcept;
 
-  /// Posts larger receives behind the posted ones. `large` is taken only on success.
+  /// Posts larger receives behind the posted ones. Takes `large` even if that fails, because some
+  /// may be posted. 0 or a negative errno: the connection is broken.
   int grow(Slab& large) noexcept;
   bool grown() const noexcept { return bool(x_large); }
   uint64_t grown_from() const noexcept { return x_grown_from; }
