@@ -36,6 +36,7 @@ struct FakeFabric {
   uint32_t next_serial = 0;
   uint16_t next_port = 1000;
   bool hold = false;          ///< connect() only records the attempt
+  bool hold_active = false;   ///< likewise, after the passive side has come up
   bool quiet_deaths = false;  ///< the peer is not told of a close
   int refuse = 0;             ///< status of every attempt
   unsigned attempts = 0;
@@ -117,16 +118,18 @@ class FakeConnector final : public verbs::Connector {
       const int status = FakeFabric::one().refuse ? FakeFabric::one().refuse
                          : peer                   ? 0
                                                   : -FI_ECONNREFUSED;
-      if (!status) {
+      if (status)
+        report(attempt, status);
+      else
         join(*peer, attempt);
-        continue;
-      }
-      verbs::Mail mail;
-      mail.peer = attempt.peer;
-      mail.attempt = attempt.number;
-      mail.status = status;
-      x_config.mail->post(std::move(mail));
     }
+  }
+  void report(const Attempt& attempt, int status) {
+    verbs::Mail mail;
+    mail.peer = attempt.peer;
+    mail.attempt = attempt.number;
+    mail.status = status;
+    x_config.mail->post(std::move(mail));
   }
   const verbs::ConnectorConfig& config() const { return x_config; }
 
@@ -162,17 +165,18 @@ class FakeConnector final : public verbs::Connector {
     ck_assert(!peer.x_config.factory->agree(*theirs.connection, my_terms, false));
     fabric.next_serial += 2;
     const uint64_t session = verbs::Session::name(fabric.next_serial, fabric.next_serial, 0);
-    tell(std::move(mine), peer.x_name, theirs.terms, ids[0], session, true);
+    if (fabric.hold_active) {
+      fabric.wires.back().ids[0] = 0;
+      dispose(std::move(mine));
+    } else {
+      tell(std::move(mine), peer.x_name, theirs.terms, ids[0], session, true);
+    }
     peer.tell(std::move(theirs), x_name, my_terms, ids[1], session, false);
   }
   void fail(const Attempt& attempt, Half mine, FakeConnector& peer, Half theirs) {
     dispose(std::move(mine));
     peer.dispose(std::move(theirs));
-    verbs::Mail mail;
-    mail.peer = attempt.peer;
-    mail.attempt = attempt.number;
-    mail.status = -FI_ENOMEM;
-    x_config.mail->post(std::move(mail));
+    report(attempt, -FI_ENOMEM);
   }
   void dispose(Half half) {
     if (!half.connection) return;

@@ -473,6 +473,74 @@ TEST(an_endpoint_may_talk_to_itself) {
   ck_assert(rig.nic.violations.empty());
 }
 
+/// The half that receives comes up, and may be lost; the one that sends does not come up.
+TEST(an_endpoint_that_cannot_send_to_itself_learns_why_at_once, 3) {
+  const bool lost = _i > 0, ended = _i > 1;
+  Rig rig;
+  Side side;
+  ck_assert(rig.open(side, {}, &rig.clock));
+  FakeConnector& connector = *rig.fabric.find(side.name);
+  const auto settle = [&] {
+    for (int i = 0; i < 8; ++i) side.poll();
+  };
+  rig.fabric.hold_active = true;
+  Link& link = **side.transport->link_to(side.name);
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  settle();
+  ck_assert_uint_eq(Rig::transport(side).connections(), 1);
+  ck_assert_str_eq(link.report().state, "connecting");
+  if (lost) connector.lose(rig.fabric.wires.back().ids[1], -FI_ECONNRESET);
+  if (ended) {
+    settle();
+    ck_assert_uint_eq(Rig::transport(side).connections(), 0);
+    ck_assert_uint_eq(side.sink->downs.size(), 0);
+  }
+  connector.report({side.name, 1}, -FI_EHOSTUNREACH);
+  side.poll();
+  if (!ended) {  // the other half still ends, and nothing connects the link meanwhile
+    ck_assert_uint_eq(side.sink->downs.size(), 0);
+    ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  }
+  settle();
+  ck_assert_uint_eq(side.sink->downs.size(), 1);
+  ck_assert_int_eq(side.sink->downs[0].status, -FI_EHOSTUNREACH);
+  ck_assert(!link.was_up());
+  ck_assert_uint_eq(rig.fabric.attempts, 1);
+  rig.fabric.hold_active = false;
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  settle();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
+  settle();
+  ck_assert_uint_eq(side.sink->packets.size(), 1);
+  ck_assert_uint_eq(side.sink->downs.size(), 1);
+  ck_assert(rig.nic.violations.empty());
+}
+
+/// The half that receives comes up, and is lost, after the attempt has failed.
+TEST(an_endpoint_that_cannot_send_to_itself_learns_that_once, 2) {
+  Rig rig;
+  Side side;
+  ck_assert(rig.open(side, {}, &rig.clock));
+  FakeConnector& connector = *rig.fabric.find(side.name);
+  rig.fabric.hold = rig.fabric.hold_active = true;
+  Link& link = **side.transport->link_to(side.name);
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  if (_i)
+    link.fail(-FI_EIO);
+  else
+    connector.report({side.name, 1}, -FI_EHOSTUNREACH), side.poll();
+  connector.go_on();
+  side.poll();
+  ck_assert_uint_eq(side.sink->downs.size(), 1);
+  ck_assert_int_eq(side.sink->downs[0].status, _i ? -FI_EIO : -FI_EHOSTUNREACH);
+  ck_assert_uint_eq(Rig::transport(side).connections(), 1);
+  ck_assert_str_eq(link.report().state, "idle");
+  connector.lose(rig.fabric.wires.back().ids[1], -FI_ECONNRESET);
+  for (int i = 0; i < 8; ++i) side.poll();
+  ck_assert_uint_eq(Rig::transport(side).connections(), 0);
+  ck_assert_uint_eq(side.sink->downs.size(), 1);
+}
+
 }  // namespace
 
 }  // namespace erdma::test

@@ -54,8 +54,9 @@ LinkLimits VerbsLink::limits() const noexcept {
 }
 
 void VerbsLink::install(std::unique_ptr<Connection> connection) noexcept {
-  x_connections[x_to_self && !connection->active] = std::move(connection);
-  x_was_up = true;
+  const bool receives_only = x_to_self && !connection->active;
+  x_connections[receives_only] = std::move(connection);
+  if (!receives_only) x_was_up = true;
 }
 
 std::unique_ptr<Connection> VerbsLink::remove(const Connection& connection) noexcept {

@@ -15,6 +15,8 @@ struct UnconnectedTag;  ///< the link gave its connection up, so a death of its 
 struct FailedTag;       ///< the link has no connection, and its on_link_down() is due
 
 /// Where a link is on its way to a connection. What happens between two connections is in Session.
+/// The link to this endpoint itself goes there with the half that sends; the half that receives may
+/// exist in any state.
 ///
 ///   idle --connect()--> connecting --it is up--> up --all its connections ended--> idle
 ///   idle --connect(), no place--> waiting --there is a place--> connecting

@@ -89,7 +89,9 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
     finish(*old, sink);
   }
   report_failure(link, sink);
-  if (mail.active || !link.to_self()) {
+  // A link to this endpoint itself is up once it can send.
+  const bool sends = mail.active || !link.to_self();
+  if (sends) {
     connection_limit.advance(link, LinkState::idle);
     watchdog.forget(link);
   }
@@ -97,7 +99,7 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
   Connection& connection = *mail.connection;
   connection_limit.add(connection, link);
   link.install(std::move(mail.connection));
-  connection_limit.advance(link, LinkState::up);
+  if (sends) connection_limit.advance(link, LinkState::up);
   connection.go_up(link, mail, smaller(x_connector->name(), link.address()));
   x_completions.put_first(std::exchange(connection.early, {}));
   if (connection_limit.too_many()) connection_limit.retire_one(&connection);
@@ -110,6 +112,7 @@ void LinkManager::report_failure(VerbsLink& link, Sink& sink) noexcept {
   link.session.end();
   connection_limit.advance(link, LinkState::up);  // so that nothing connects it meanwhile
   report_down(link, std::exchange(link.down_status, 0), sink);
+  connection_limit.advance(link, LinkState::idle);
 }
 
 /// Operations that wait for the peer continue if both sides agreed to that, and fail otherwise.
@@ -147,10 +150,11 @@ int LinkManager::connect(VerbsLink& link) noexcept {
 /// A link to this endpoint itself may have its other half.
 void LinkManager::down(VerbsLink& link, int status, Sink& sink) noexcept {
   link.down_status = status;
-  if (Connection* other = link.connection(false))
-    break_connection(*other, status, "the connection to ourselves failed");
-  else
-    link_is_down(link, false, sink);
+  Connection* const other = link.connection(false);
+  if (!other) return link_is_down(link, false, sink);
+  connection_limit.advance(link, LinkState::up);  // so that nothing connects it meanwhile
+  other->close_status = 0;  // if it is already ending, the status of the attempt is the better one
+  break_connection(*other, status, "the connection to ourselves failed");
 }
 
 void LinkManager::break_connection(Connection& connection, int status, const char* why) noexcept {
@@ -270,10 +274,13 @@ void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
   VerbsLink& link = *connection.link();
   const Agreement agreement = connection.lifecycle.agreement();
   const int status = connection.close_status ? connection.close_status : -FI_ECONNRESET;
+  // This was the half that only receives, of a link to this endpoint itself. The attempt to connect
+  // tells whether the link is down, unless the protocol failed it.
+  const bool only_receives = link.state() != LinkState::up && !connection.receiver.muted();
   connection_limit.remove(connection);
   x_completions.forget(connection.id);
   const std::unique_ptr<Connection> owned = link.remove(connection);
-  if (agreement == Agreement::none) link.down_status = status;
+  if (agreement == Agreement::none && !only_receives) link.down_status = status;
   connection.end(sink, status);
   x_worklist.feed();  // the blocks of the connection are free
   x_worklist.forget(connection);
@@ -281,7 +288,7 @@ void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
   for (const bool active : {true, false})
     if (Connection* other = link.connection(active))
       return break_connection(*other, status, nullptr);
-  link_is_down(link, agreement == Agreement::doubtful, sink);
+  if (!only_receives) link_is_down(link, agreement == Agreement::doubtful, sink);
 }
 
 void LinkManager::link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept {
