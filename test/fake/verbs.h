@@ -90,6 +90,7 @@ struct Nic {
   int fail_send = -1;  ///< the n-th request from now completes with fail_status
   ibv_wc_status fail_status = IBV_WC_GENERAL_ERR;
   int refuse_regions = 0;  ///< errno of registrations, or 0
+  int refuse_events = 0;   ///< errno of ibv_get_cq_event(), or 0
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   int refuse_fork_init = 0;  ///< errno of ibv_fork_init(), or 0
   std::set<const Qp*> held;  ///< queue pairs whose requests do not execute
@@ -413,6 +414,7 @@ using erdma::fake::Nic;
 }
 [[gnu::weak]] int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
   auto& events = static_cast<erdma::fake::Channel*>(channel)->events;
+  if (Nic::one().refuse_events) return errno = Nic::one().refuse_events, -1;
   if (events.empty()) return errno = EAGAIN, -1;
   *cq = events.front();
   *context = nullptr;

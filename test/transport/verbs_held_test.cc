@@ -1,8 +1,11 @@
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <span>
 #include <utility>
 #include <vector>
@@ -78,6 +81,29 @@ TEST(write_that_is_to_be_placed_ends_with_a_read) {
   ck_assert_int_eq(two.pair.b_to_a().put({remote_key, 0, 8}, &local, 1, 1, true), 0);
   ck_assert(two.until([&] { return two.b().sink->dones.size() > dones; }));
   ck_assert_int_lt(two.b().sink->dones.back().status, 0);
+}
+
+bool readable(int fd) {
+  pollfd wait{fd, POLLIN, 0};
+  return poll(&wait, 1, 0) == 1;
+}
+
+/// The driver was removed: the channel stays readable for ever, which must not keep the process
+/// awake.
+TEST(an_endpoint_that_sleeps_forgets_a_completion_channel_that_is_broken, 3) {
+  constexpr int kErrors[] = {EIO, EAGAIN, EINTR};
+  Two two;
+  two.meet();
+  verbs::VerbsTransport& transport = Rig::transport(two.b());
+  while (!transport.arm()) two.b().poll();
+  ck_assert(!readable(transport.wait_fd()));
+  ck_assert(!eventfd_write(transport.resources().queues.channel_fd(), 1));
+  two.rig.nic.refuse_events = kErrors[_i];
+  for (int i = 0; i < 2; ++i) {
+    ck_assert_int_eq(readable(transport.wait_fd()), i == 0 || kErrors[_i] != EIO);
+    transport.disarm();
+    while (!transport.arm()) two.b().poll();
+  }
 }
 
 /// Returns true if in a child these descriptors are sockets instead.

@@ -113,7 +113,7 @@ bool CompletionQueues::arm() noexcept {
   return true;
 }
 
-void CompletionQueues::take_events() noexcept {
+bool CompletionQueues::take_events() noexcept {
   constexpr unsigned kAcknowledgeAt = 1024;  // because it takes a lock
   ibv_cq* cq = nullptr;
   void* context = nullptr;
@@ -126,6 +126,7 @@ void CompletionQueues::take_events() noexcept {
       group.events = 0;
     }
   }
+  return errno == EAGAIN || errno == EINTR;
 }
 
 }  // namespace erdma::transport::verbs

@@ -50,8 +50,9 @@ class CompletionQueues {
   /// has. Repeated calls do not ask a queue again before its event was taken, because the kernel
   /// keeps a list of events; so each queue has at most one. False: a queue refused.
   bool arm() noexcept;
-  /// Takes the events that arm() may have caused, and clears its requests.
-  void take_events() noexcept;
+  /// Takes the events that arm() may have caused, and clears its requests. False: the channel is
+  /// broken, and may stay readable for ever.
+  [[nodiscard]] bool take_events() noexcept;
 
  private:
   struct Group {

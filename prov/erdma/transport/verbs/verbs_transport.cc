@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "util/log.h"
@@ -148,7 +149,14 @@ void VerbsTransport::disarm() noexcept {
   x_inbox.mails.disarm();
   x_wake.drain();
   x_check_clock = x_manager.watchdog.disarm() || x_check_clock;
-  x_shared.queues.take_events();
+  if (!x_shared.queues.take_events() && !std::exchange(x_channel_broken, true)) ignore_channel();
+}
+
+/// The driver was removed. Other descriptors tell that the connections are lost.
+void VerbsTransport::ignore_channel() noexcept {
+  ERDMA_INFO(EP_CTRL, "%s: completions wake this process no longer: %s\n",
+             x_shared.device.name().c_str(), std::strerror(errno));
+  (void)epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, x_shared.queues.channel_fd(), nullptr);
 }
 
 void VerbsTransport::shutdown() noexcept {

@@ -89,6 +89,7 @@ class VerbsTransport final : public Transport {
                  const util::Clock* clock);
   int make_descriptors() noexcept;
   int attend(Sink& sink) noexcept;
+  void ignore_channel() noexcept;
   void abandon() noexcept;
 
   Resources x_shared;
@@ -96,6 +97,7 @@ class VerbsTransport final : public Transport {
   Completions x_completions;
   bool x_check_clock = false;
   bool x_closed = false;
+  bool x_channel_broken = false;  ///< and no longer in x_epoll
   util::EventFd x_wake;
   Inbox x_inbox;
   util::Fd x_epoll;
