@@ -103,6 +103,17 @@ TEST(registration_asks_the_driver_what_memory_is) {
     ck_assert_int_eq(register_memory(root, device.at(0), 8, FI_HMEM_CUDA, kLocal | access), 0);
 }
 
+/// Open MPI registers each buffer that it sends or receives, always with key 0.
+TEST(several_buffers_may_be_registered_with_one_requested_key) {
+  Root root(hmem_ask());
+  ck_assert(!(root.info->domain_attr->mr_mode & FI_MR_PROV_KEY));
+  const DeviceMemory one(1000), other(1000);
+  fid_mr* mr[2] = {};
+  ck_assert_int_eq(fi_mr_reg(root.domain, one.at(0), 1000, kLocal, 0, 0, 0, &mr[0], nullptr), 0);
+  ck_assert_int_eq(fi_mr_reg(root.domain, other.at(0), 1000, kLocal, 0, 0, 0, &mr[1], nullptr), 0);
+  for (fid_mr* each : mr) ck_assert_int_eq(fi_close(&each->fid), 0);
+}
+
 TEST(domain_without_the_capability_refuses_the_interface) {
   Root root;
   const DeviceMemory device(8);

@@ -48,6 +48,12 @@ fi_mr_attr attributes(size_t count = 1) {
   return attr;
 }
 
+fi_mr_attr attributes_for(uint64_t access) {
+  fi_mr_attr attr = attributes();
+  attr.access = access;
+  return attr;
+}
+
 }  // namespace
 
 // The log is limited per place in the code, so each reason has its own place.
@@ -98,17 +104,54 @@ TEST(provider_keys_are_distinct_and_not_the_requested_ones) {
   ck_assert_int_eq(f.open.count(), 0);
 }
 
-TEST(requested_key_is_kept_and_refused_while_in_use) {
+TEST(requested_key_is_kept_and_refused_while_in_use, 2) {
   Fixture f(0);
+  const fi_mr_attr attr = attributes_for(_i ? FI_REMOTE_WRITE : FI_REMOTE_READ | FI_SEND);
   fid_mr* first = nullptr;
   fid_mr* second = nullptr;
-  ck_assert_int_eq(f.reg(attributes(), &first), 0);
+  ck_assert_int_eq(f.reg(attr, &first), 0);
   ck_assert_uint_eq(fi_mr_key(first), 42);
-  ck_assert_int_eq(f.reg(attributes(), &second), -FI_ENOKEY);
+  ck_assert_int_eq(f.reg(attr, &second), -FI_ENOKEY);
   ck_assert_ptr_null(second);
   ck_assert_int_eq(fi_close(&first->fid), 0);
-  ck_assert_int_eq(f.reg(attributes(), &second), 0);
+  ck_assert_int_eq(f.reg(attr, &second), 0);
   ck_assert_int_eq(fi_close(&second->fid), 0);
+}
+
+/// Open MPI registers every device buffer with key 0, for messages.
+TEST(local_regions_may_have_the_same_requested_key) {
+  Fixture f(0);
+  fid_mr* mr[3];
+  for (fid_mr*& each : mr) {
+    ck_assert_int_eq(f.reg(attributes(), &each), 0);
+    ck_assert_uint_eq(fi_mr_key(each), 42);
+  }
+  ck_assert_ptr_null(f.regions.find(42));
+  for (fid_mr* each : mr) ck_assert_int_eq(fi_close(&each->fid), 0);
+  ck_assert_int_eq(f.open.count(), 0);
+}
+
+/// The local region comes first or second, and goes first or second.
+TEST(local_region_leaves_its_requested_key_to_another_for_peers, 4) {
+  Fixture f(0);
+  const uint64_t access[] = {FI_SEND | FI_RECV, FI_REMOTE_READ | FI_REMOTE_WRITE};
+  fid_mr* mr[2];
+  for (const int i : {_i & 1, 1 - (_i & 1)}) {
+    ck_assert_int_eq(f.reg(attributes_for(access[i]), &mr[i]), 0);
+    ck_assert_uint_eq(fi_mr_key(mr[i]), 42);
+  }
+  ck_assert_ptr_eq(f.regions.find(42), &MemoryRegion::from(mr[1]));
+  if (_i & 2) {
+    ck_assert_int_eq(fi_close(&mr[0]->fid), 0);
+    ck_assert_ptr_eq(f.regions.find(42), &MemoryRegion::from(mr[1]));
+    ck_assert_int_eq(fi_close(&mr[1]->fid), 0);
+    ck_assert_ptr_null(f.regions.find(42));
+  } else {
+    ck_assert_int_eq(fi_close(&mr[1]->fid), 0);
+    ck_assert_ptr_null(f.regions.find(42));
+    ck_assert_int_eq(fi_close(&mr[0]->fid), 0);
+  }
+  ck_assert_int_eq(f.open.count(), 0);
 }
 
 TEST(basic_mode_gives_provider_keys) {
@@ -385,7 +428,7 @@ TEST(region_that_peers_never_let_go_of_stays_until_they_do) {
 TEST(keys_of_the_application_open_nothing_to_peers) {
   Fixture f(0);
   fid_mr* mr = nullptr;
-  ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+  ck_assert_int_eq(f.reg(attributes_for(FI_REMOTE_READ | FI_REMOTE_WRITE), &mr), 0);
   ck_assert_ptr_nonnull(f.regions.find(42));
   ck_assert_ptr_null(f.regions.region(42));
   fi_close(&mr->fid);

@@ -108,7 +108,7 @@ MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api
       x_children(children) {}
 
 MemoryRegions::~MemoryRegions() {
-  for (const auto& [key, region] : x_regions) delete region;
+  for (const auto& [name, region] : x_regions) delete region;
 }
 
 int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
@@ -124,10 +124,9 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   util::Guard guard(x_lock);
   transport::DeviceMemoryKeeper* const late = memory.device ? x_keeper.load() : nullptr;
   if (late && !early) region->keep(*late, file);
-  uint64_t key = attr->requested_key;
-  if (const int rc = choose_key(key)) return rc;
-  region->key = key;
-  x_regions.emplace(key, region.get());
+  region->key = attr->requested_key;
+  if (const int rc = choose_key(*region)) return rc;
+  x_regions.emplace(name(*region), region.get());
   *mr = region.release();
   return 0;
 }
@@ -135,7 +134,7 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
 void MemoryRegions::keep_device_memory_with(transport::DeviceMemoryKeeper& keeper) {
   util::Guard guard(x_lock);
   x_keeper.store(&keeper);
-  for (const auto& [key, region] : x_regions)
+  for (const auto& [name, region] : x_regions)
     if (region->device) region->keep(keeper, nullptr);
 }
 
@@ -149,7 +148,8 @@ protocol::Region* MemoryRegions::HostRegions::region(uint64_t key) noexcept {
 int MemoryRegions::close(MemoryRegion& region) noexcept {
   {
     util::Guard guard(x_lock);
-    if (find(region.key) == &region) x_regions.erase(region.key);
+    const auto found = x_regions.find(name(region));
+    if (found != x_regions.end() && found->second == &region) x_regions.erase(found);
     if (region.registered || region.used)
       for (RegionUser* user : x_users) user->revoke(region.key);
   }
@@ -237,7 +237,7 @@ bool MemoryRegions::counts_with(const Counter& cntr) const noexcept {
 
 void MemoryRegions::add(RegionUser& user) {
   x_users.push_back(&user);
-  for (const auto& [key, region] : x_regions)
+  for (const auto& [name, region] : x_regions)
     for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
       if (Counter* const cntr = region->counter(event)) user.watch_counter(*cntr);
 }
@@ -247,7 +247,7 @@ void MemoryRegions::remove(RegionUser& user) noexcept {
 }
 
 MemoryRegion* MemoryRegions::find(uint64_t key) noexcept {
-  const auto found = x_regions.find(key);
+  const auto found = x_regions.find({key});
   return found == x_regions.end() ? nullptr : found->second;
 }
 
@@ -273,12 +273,19 @@ int MemoryRegions::register_for_peers(MemoryRegion& region, const NamedMemory& m
   return registered.error() == -FI_EOPNOTSUPP && !x_keeper.load() ? 0 : registered.error();
 }
 
-/// `key`: on input the requested key, on return the key to use.
-int MemoryRegions::choose_key(uint64_t& key) noexcept {
-  if (!x_provider_keys) return find(key) ? -FI_ENOKEY : 0;
+MemoryRegions::Name MemoryRegions::name(const MemoryRegion& region) const noexcept {
+  const bool local = !x_provider_keys && !(region.access & (FI_REMOTE_READ | FI_REMOTE_WRITE));
+  return {region.key, local ? &region : nullptr};
+}
+
+/// The region has the requested key. On return it has the key to use.
+int MemoryRegions::choose_key(MemoryRegion& region) noexcept {
+  if (!x_provider_keys) return x_regions.contains(name(region)) ? -FI_ENOKEY : 0;
+  uint64_t key = 0;
   do {
     if (const int rc = random_key(key)) return rc;
   } while (key == 0 || key == FI_KEY_NOTAVAIL || find(key));
+  region.key = key;
   return 0;
 }
 

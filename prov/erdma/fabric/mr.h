@@ -71,8 +71,8 @@ class MemoryRegion final : public FidObject<MemoryRegion, fid_mr>, public protoc
 /// The memory regions of one domain, by key. It is a member of the domain, and takes the domain
 /// lock itself. Provider keys are random numbers of the kernel: they can't be guessed from each
 /// other, and practically never recur. Regions with keys that the application chose are not
-/// accessible to peers. Invariant: once close() has returned 0, no operation of a peer touches the
-/// memory.
+/// accessible to peers; among those that are registered for peers all the same each key is unique.
+/// Invariant: once close() has returned 0, no operation of a peer touches the memory.
 class MemoryRegions final : public protocol::Regions {
  public:
   /// `cuda`: regions may be device memory; null: they are host memory.
@@ -95,7 +95,8 @@ class MemoryRegions final : public protocol::Regions {
   /// not. No new operation begins, and the application must close the region again.
   int close(MemoryRegion& region) noexcept;
   int bind(MemoryRegion& region, Counter& cntr, uint64_t flags);
-  /// The region of a key, or null. The caller holds the domain lock.
+  /// The region of a key, or null, also if only local regions (Name) have the key. The caller holds
+  /// the domain lock.
   MemoryRegion* find(uint64_t key) noexcept;
   protocol::Region* region(uint64_t key) noexcept override {
     return x_provider_keys ? find(key) : nullptr;
@@ -113,13 +114,26 @@ class MemoryRegions final : public protocol::Regions {
   bool counts_with(const Counter& cntr) const noexcept;
 
  private:
+  /// What is unique of a region. The application may register several regions for itself with one
+  /// key, since the key means nothing (Open MPI does): such a region has its own address, too.
+  struct Name {
+    uint64_t key;
+    const MemoryRegion* local = nullptr;
+    bool operator==(const Name&) const = default;
+  };
+  struct NameHash {
+    size_t operator()(const Name& name) const noexcept {
+      return name.key ^ reinterpret_cast<uintptr_t>(name.local);
+    }
+  };
   struct HostRegions final : protocol::Regions {
     explicit HostRegions(MemoryRegions& regions) noexcept : all(regions) {}
     protocol::Region* region(uint64_t key) noexcept override;
     MemoryRegions& all;
   };
   int register_for_peers(MemoryRegion& region, const NamedMemory& memory) const;
-  int choose_key(uint64_t& key) noexcept;
+  Name name(const MemoryRegion& region) const noexcept;
+  int choose_key(MemoryRegion& region) noexcept;
   int random_key(uint64_t& key) noexcept;
   bool await_users(MemoryRegion& region) noexcept;
   void unbind(MemoryRegion& region) noexcept;
@@ -131,7 +145,7 @@ class MemoryRegions final : public protocol::Regions {
   transport::RegionRegistrar* x_registrar = nullptr;
   std::atomic<transport::DeviceMemoryKeeper*> x_keeper{nullptr};
   Children* const x_children;
-  std::unordered_map<uint64_t, MemoryRegion*> x_regions;
+  std::unordered_map<Name, MemoryRegion*, NameHash> x_regions;
   HostRegions x_host{*this};
   std::vector<RegionUser*> x_users;
   std::array<uint64_t, 32> x_random{};
