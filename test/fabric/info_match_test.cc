@@ -383,6 +383,8 @@ const CapsCase kCapsCases[] = {
     {FI_TAGGED | FI_SOURCE | kComm,
      FI_TAGGED | FI_SOURCE | kComm | FI_SEND | FI_RECV | FI_MULTI_RECV, FI_TAGGED | FI_SEND,
      FI_TAGGED | FI_RECV | FI_SOURCE | FI_MULTI_RECV},
+    {FI_MSG | FI_FENCE, FI_MSG | FI_FENCE | FI_SEND | FI_RECV | FI_MULTI_RECV,
+     FI_MSG | FI_FENCE | FI_SEND, FI_MSG | FI_RECV | FI_MULTI_RECV},
 };
 
 TEST(capabilities_are_those_asked_with_directions_and_what_is_free, std::size(kCapsCases)) {

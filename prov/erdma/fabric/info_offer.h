@@ -36,7 +36,7 @@ inline constexpr uint64_t kTaggedDirectedRecv = 0;
 inline constexpr uint64_t kOneSidedCaps = FI_RMA | FI_ATOMIC;
 inline constexpr uint64_t kTargetCaps = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
 inline constexpr uint64_t kTxCaps =
-    FI_MSG | FI_TAGGED | FI_SEND | kOneSidedCaps | FI_READ | FI_WRITE | FI_TRIGGER;
+    FI_MSG | FI_TAGGED | FI_SEND | kOneSidedCaps | FI_READ | FI_WRITE | FI_TRIGGER | FI_FENCE;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV |
                                     FI_MULTI_RECV | FI_SOURCE | FI_TRIGGER | kOneSidedCaps |
                                     kTargetCaps | kTaggedMultiRecv | kTaggedDirectedRecv;
