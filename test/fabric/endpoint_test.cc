@@ -154,6 +154,36 @@ TEST(receive_forms_scatter_and_filter_by_source) {
   a.wait(), b.wait();
 }
 
+/// fi_msg(3): the flag permits a receive to complete early, which no receive does here.
+TEST(a_receive_may_be_for_what_is_transmitted, 2) {
+  Root root;
+  Port a(root), b(root);
+  const fi_addr_t to = a.insert(b);
+  const auto message = pattern(_i ? 200'000 : 8);
+  std::vector<char> buffer(message.size());
+  const iovec iov{buffer.data(), buffer.size()};
+  fi_context context;
+  fi_msg msg{&iov, nullptr, 1, FI_ADDR_UNSPEC, &context, 0};
+  fi_msg_tagged tmsg{&iov, nullptr, 1, FI_ADDR_UNSPEC, 5, 0, &context, 0};
+  for (const bool tagged : {false, true}) {
+    std::fill(buffer.begin(), buffer.end(), '-');
+    constexpr uint64_t kFlags = FI_TRANSMIT_COMPLETE | FI_COMPLETION;
+    ck_assert_int_eq(tagged ? fi_trecvmsg(b.ep, &tmsg, kFlags) : fi_recvmsg(b.ep, &msg, kFlags), 0);
+    ck_assert_int_eq(tagged
+                         ? fi_tsend(a.ep, message.data(), message.size(), nullptr, to, 5, nullptr)
+                         : fi_send(a.ep, message.data(), message.size(), nullptr, to, nullptr),
+                     0);
+    const fi_cq_tagged_entry entry = b.wait(&a);
+    ck_assert_ptr_eq(entry.op_context, &context);
+    ck_assert_uint_eq(entry.len, message.size());
+    ck_assert(buffer == message);
+    a.wait(&b);
+  }
+  uint64_t flags = FI_RECV | FI_TRANSMIT_COMPLETE;
+  ck_assert_int_eq(fi_control(&b.ep->fid, FI_SETOPSFLAG, &flags), 0);
+  exchange(a, b, to, message.size());
+}
+
 TEST(multi_receive_releases_its_buffer_by_min_multi_recv) {
   Root root;
   Port a(root), b(root);

@@ -14,7 +14,7 @@ namespace erdma::fabric {
 constexpr uint64_t kSendFlags = FI_REMOTE_CQ_DATA | FI_COMPLETION | FI_MORE | FI_INJECT |
                                 FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
                                 FI_MATCH_COMPLETE | FI_FENCE;
-constexpr uint64_t kReceiveFlags = FI_COMPLETION | FI_MORE | FI_MULTI_RECV;
+constexpr uint64_t kReceiveFlags = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_TRANSMIT_COMPLETE;
 constexpr uint64_t kProbeFlags = FI_PEEK | FI_CLAIM | FI_DISCARD;
 
 inline iovec piece(const void* buffer, size_t length) noexcept {

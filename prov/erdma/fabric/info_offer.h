@@ -67,7 +67,9 @@ constexpr bool mode_permits_target(uint32_t version, int mr_mode) noexcept {
 inline constexpr uint64_t kTxOpFlags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE |
                                        FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
                                        FI_MATCH_COMPLETE;
-inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV;
+/// fi_msg(3): with FI_TRANSMIT_COMPLETE a receive may complete before its bytes are visible
+/// everywhere. No receive makes use of that.
+inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV | FI_TRANSMIT_COMPLETE;
 
 struct InfoDeleter {
   void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
