@@ -427,6 +427,78 @@ TEST(operation_flags_that_do_not_exist_are_refused) {
   ck_assert_uint_eq(flags, FI_COMPLETION | FI_INJECT);
 }
 
+/// fi_endpoint(3): fi_control modifies the flags of an alias. They are not those of its endpoint.
+TEST(operation_flags_of_an_alias_can_be_set) {
+  Root root;
+  Port a(root), b(root);
+  const fi_addr_t to = a.insert(b);
+  fid_ep* alias = nullptr;
+  ck_assert_int_eq(fi_ep_alias(a.ep, &alias, FI_TRANSMIT | FI_COMPLETION), 0);
+  const auto get = [](fid_ep* ep, uint64_t direction) {
+    uint64_t flags = direction;
+    ck_assert_int_eq(fi_control(&ep->fid, FI_GETOPSFLAG, &flags), 0);
+    return flags;
+  };
+  const auto set = [](fid_ep* ep, uint64_t flags) {
+    return fi_control(&ep->fid, FI_SETOPSFLAG, &flags);
+  };
+  ck_assert_uint_eq(get(alias, FI_TRANSMIT), FI_COMPLETION);
+  ck_assert_uint_eq(get(alias, FI_RECV), 0);
+  std::vector<char> bytes(5000);
+  ck_assert_int_eq(set(alias, FI_TRANSMIT | FI_INJECT), 0);
+  ck_assert_uint_eq(get(alias, FI_TRANSMIT), FI_INJECT);
+  ck_assert_uint_eq(get(a.ep, FI_TRANSMIT), 0);
+  ck_assert_int_eq(fi_send(alias, bytes.data(), 5000, nullptr, to, nullptr), -FI_EMSGSIZE);
+  ck_assert_int_eq(set(a.ep, FI_TRANSMIT | FI_DELIVERY_COMPLETE), 0);
+  ck_assert_uint_eq(get(alias, FI_TRANSMIT), FI_INJECT);
+
+  ck_assert_int_eq(set(alias, FI_TRANSMIT | FI_TRIGGER), 0);
+  ck_assert_int_eq(fi_inject(alias, bytes.data(), 8, to), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(set(alias, FI_TRANSMIT), 0);
+  ck_assert_int_eq(fi_inject(alias, bytes.data(), 8, to), 0);
+  ck_assert_int_eq(set(alias, FI_RECV | FI_MULTI_RECV), 0);
+  ck_assert_uint_eq(get(alias, FI_RECV), FI_MULTI_RECV);
+  ck_assert_uint_eq(get(alias, FI_TRANSMIT), 0);
+
+  for (const uint64_t wrong :
+       {FI_TRANSMIT | FI_MULTI_RECV, FI_RECV | FI_INJECT, FI_TRANSMIT | FI_REMOTE_CQ_DATA})
+    ck_assert_int_eq(set(alias, wrong), -FI_EBADFLAGS);
+  for (const uint64_t no_direction : {0ull, FI_TRANSMIT | FI_RECV})
+    ck_assert_int_eq(set(alias, no_direction), -FI_EINVAL);
+  for (const int command : {FI_GETOPSFLAG, FI_SETOPSFLAG})
+    ck_assert_int_eq(fi_control(&alias->fid, command, nullptr), -FI_EINVAL);
+  ck_assert_uint_eq(get(alias, FI_RECV), FI_MULTI_RECV);
+  ck_assert_int_eq(fi_control(&alias->fid, FI_ENABLE, nullptr), -FI_ENOSYS);
+  ck_assert_int_eq(fi_close(&alias->fid), 0);
+}
+
+/// The endpoint's queue has selective completion, which is known to the alias once it is enabled.
+TEST(operation_flags_of_an_alias_can_be_set_before_it_is_enabled) {
+  Root root;
+  Port a(root), b(root);
+  fid_ep *ep = nullptr, *alias = nullptr;
+  ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_ep_alias(ep, &alias, FI_TRANSMIT), 0);
+  uint64_t flags = FI_TRANSMIT | FI_COMPLETION;
+  ck_assert_int_eq(fi_control(&alias->fid, FI_SETOPSFLAG, &flags), 0);
+  const uint64_t directions = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+  ck_assert_int_eq(fi_ep_bind(ep, &a.cq->fid, directions), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &a.av->fid, 0), 0);
+  ck_assert_int_eq(fi_enable(ep), 0);
+  const fi_addr_t to = a.insert(b);
+  char bytes[8] = {};
+  fi_context silent, reported;
+  for (fi_context* const context : {&silent, &reported}) {
+    ck_assert_int_eq(fi_recv(b.ep, bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    fid_ep* const by = context == &silent ? ep : alias;
+    ck_assert_int_eq(fi_send(by, bytes, 8, nullptr, to, context), 0);
+    b.wait(&a);
+  }
+  ck_assert_ptr_eq(a.wait(&b).op_context, &reported);
+  ck_assert_int_eq(fi_close(&alias->fid), 0);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+}
+
 TEST(a_source_is_called_what_the_user_calls_it) {
   Root root;
   Port a(root), b(root);

@@ -18,15 +18,35 @@ EndpointAlias::EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) 
   refuse_calls(*this);
 }
 
+/// fi_control(3): only the flags of an alias are its own.
+int EndpointAlias::control(int command, void* argument) noexcept {
+  if (command != FI_GETOPSFLAG && command != FI_SETOPSFLAG) return -FI_ENOSYS;
+  if (!argument) return -FI_EINVAL;
+  const util::Guard guard(x_endpoint.domain().lock());
+  uint64_t transmit = x_transmit, receive = x_receive;
+  const int rc = exchange_op_flags(*static_cast<uint64_t*>(argument), command == FI_SETOPSFLAG,
+                                   x_endpoint.options().caps() & FI_TRIGGER, transmit, receive);
+  x_transmit.store(transmit, std::memory_order_relaxed);
+  x_receive.store(receive, std::memory_order_relaxed);
+  compute_defaults();
+  return rc;
+}
+
 int EndpointAlias::close() noexcept {
   x_endpoint.aliases().closed(x_endpoint, *this);
   delete this;
   return 0;
 }
 
+void EndpointAlias::compute_defaults() noexcept {
+  const bool selective = x_endpoint.send_defaults().selective;
+  x_send_defaults.store({x_transmit, selective}, std::memory_order_relaxed);
+  x_receive_defaults.store(x_endpoint.receive_defaults().with(x_receive),
+                           std::memory_order_relaxed);
+}
+
 void EndpointAlias::enable(CallsOn on) noexcept {
-  x_send_defaults = {x_transmit, x_endpoint.send_defaults().selective};
-  x_receive_defaults = x_endpoint.receive_defaults().with(x_receive);
+  compute_defaults();
   on.alias = true;
   install_calls(*this, on);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -18,23 +19,35 @@ class Endpoint;
 class EndpointAlias final : public FidObject<EndpointAlias, fid_ep> {
  public:
   EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) noexcept;
+  int control(int command, void* argument) noexcept;
   int close() noexcept;
 
   Endpoint& endpoint() noexcept { return x_endpoint; }
   /// Called when the endpoint is enabled: installs the data entry points.
   void enable(CallsOn on) noexcept;
 
-  const SendDefaults& send_defaults() const noexcept { return x_send_defaults; }
-  const ReceiveDefaults& receive_defaults() const noexcept { return x_receive_defaults; }
-  bool sends_on_trigger() const noexcept { return x_transmit & FI_TRIGGER; }
-  bool receives_on_trigger() const noexcept { return x_receive & FI_TRIGGER; }
+  // Entry points read these without the domain lock, while another thread may set flags.
+  SendDefaults send_defaults() const noexcept {
+    return x_send_defaults.load(std::memory_order_relaxed);
+  }
+  ReceiveDefaults receive_defaults() const noexcept {
+    return x_receive_defaults.load(std::memory_order_relaxed);
+  }
+  bool sends_on_trigger() const noexcept {
+    return x_transmit.load(std::memory_order_relaxed) & FI_TRIGGER;
+  }
+  bool receives_on_trigger() const noexcept {
+    return x_receive.load(std::memory_order_relaxed) & FI_TRIGGER;
+  }
 
  private:
+  void compute_defaults() noexcept;
+
   Endpoint& x_endpoint;
-  const uint64_t x_transmit;
-  const uint64_t x_receive;
-  SendDefaults x_send_defaults;
-  ReceiveDefaults x_receive_defaults;
+  std::atomic<uint64_t> x_transmit;
+  std::atomic<uint64_t> x_receive;
+  std::atomic<SendDefaults> x_send_defaults{SendDefaults()};
+  std::atomic<ReceiveDefaults> x_receive_defaults{ReceiveDefaults()};
 };
 
 /// The aliases of one endpoint. open() and closed() take the domain lock.

@@ -30,6 +30,20 @@ static_assert(int(FI_OPT_FI_HMEM_P2P) == kHmemP2p);
 
 }  // namespace
 
+int exchange_op_flags(uint64_t& word, bool set, uint64_t more, uint64_t& transmit,
+                      uint64_t& receive) noexcept {
+  const uint64_t direction = word & kDirections, flags = word & ~kDirections;
+  if (direction != FI_TRANSMIT && direction != FI_RECV) return -FI_EINVAL;
+  uint64_t& ours = direction == FI_TRANSMIT ? transmit : receive;
+  const uint64_t known = (direction == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags) | more;
+  if (set && flags & ~known) return -FI_EBADFLAGS;
+  if (set)
+    ours = flags;
+  else
+    word = ours;
+  return 0;
+}
+
 EndpointOptions::EndpointOptions(Domain& domain, const fi_info& info)
     : x_domain(domain),
       x_caps(info.caps),
@@ -146,21 +160,11 @@ int EndpointOptions::permit_cuda(bool permitted) {
   return 0;
 }
 
-/// The flags word holds operation flags, and either FI_TRANSMIT or FI_RECV.
 int EndpointOptions::op_flags(uint64_t* flags, bool set) noexcept {
-  const uint64_t direction = *flags & kDirections;
-  if (direction != FI_TRANSMIT && direction != FI_RECV) return -FI_EINVAL;
-  uint64_t& ours = direction == FI_TRANSMIT ? x_tx_flags : x_rx_flags;
   const util::Guard guard(x_domain.lock());
-  if (!set) {
-    *flags = ours;
-    return 0;
-  }
-  const uint64_t wanted = *flags & ~kDirections;
-  if (wanted & ~(direction == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) return -FI_EBADFLAGS;
-  ours = wanted;
-  compute_defaults();
-  return 0;
+  const int rc = exchange_op_flags(*flags, set, 0, x_tx_flags, x_rx_flags);
+  if (rc == 0 && set) compute_defaults();
+  return rc;
 }
 
 /// `wanted` holds FI_TRANSMIT, FI_RECV or both. A direction that it does not hold keeps the flags

@@ -33,6 +33,12 @@ bool take_option(const void* value, size_t length, T& out) noexcept {
   return true;
 }
 
+/// FI_GETOPSFLAG, or FI_SETOPSFLAG if `set`, on the default flags of the two directions. `word`
+/// names one of them, and FI_SETOPSFLAG also its new flags. `more`: flags beyond those of an
+/// endpoint.
+int exchange_op_flags(uint64_t& word, bool set, uint64_t more, uint64_t& transmit,
+                      uint64_t& receive) noexcept;
+
 /// The options of an endpoint, from its fi_info, fi_setopt(3) and FI_SETOPSFLAG, and the default
 /// flags that follow from them.
 class EndpointOptions {
