@@ -1,6 +1,7 @@
 #include "protocol/rma_target.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -128,7 +129,12 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
     if (request.device()) return on_device_transfer(peer, link, request, access);
   if (request.remote_key.size) return serve(peer, link, request);
   const Buffers& memory = request.memory;
-  if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
+  if (writes) {
+    // FI_ORDER_RMA_WAW also holds for another thread here that polls the bytes of the later write,
+    // while this thread makes progress. A weakly ordered CPU could show it the earlier write later.
+    std::atomic_thread_fence(std::memory_order_release);
+    hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
+  }
   x_grants.after(peer, link, request);
   if (writes || memory.length == 0) return conclude(peer, link, request, access);
   answer(peer, link, request, memory, true, access);
