@@ -90,7 +90,7 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 /// Sends a message that the fast path refused. If the link had no room, polls once before it falls
 /// back to a request, since then all later sends would need requests, too.
 // `args` is passed by value, so that the fast path can keep its own in registers.
-int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
+int Engine::post_send_slow(const SendArgs& args, Peer& peer) noexcept {
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
   if (x_messages.must_poll()) progress();
   if (!Messages::is_short(args) && Messages::goes_direct(args, peer) &&

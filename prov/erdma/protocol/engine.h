@@ -115,7 +115,7 @@ class Engine final : public transport::Sink, PeerLoss {
   void on_question() noexcept override;
   void lose(Peer& peer, const transport::Link* link, int status) noexcept override;
 
-  int post_send_slow(SendArgs args, Peer& peer) noexcept;
+  int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
   int post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
   bool sends_full() const noexcept {
     return x_sends.in_use() + x_fast_rma.in_use() >= x_config.send_limit;
@@ -158,7 +158,8 @@ inline int Engine::post_send(const SendArgs& args) noexcept {
       ++x_sends_since_progress < kSendsPerProgress) [[likely]]
     if (x_messages.send_direct(args, *peer)) [[likely]]
       return 0;
-  return post_send_slow(args.by_member(), *peer);
+  const SendArgs copy = args.by_member();
+  return post_send_slow(copy, *peer);
 }
 
 inline int Engine::post_receive(const ReceiveArgs& args) noexcept {
