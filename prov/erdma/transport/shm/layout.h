@@ -15,7 +15,7 @@ inline constexpr size_t kLine = 64;
 inline constexpr size_t kLinePair = 128;  ///< what the adjacent-line prefetcher moves
 inline constexpr size_t kShmPage = 4096;
 
-inline constexpr uint32_t kHotSlots = 64;
+inline constexpr uint32_t kHotSlots = 256;
 inline constexpr uint32_t kColdSlots = 4;
 inline constexpr uint32_t kSlotBytes = 128;
 inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_t(kHeaderBytes);
@@ -101,7 +101,7 @@ struct HotSegment {
   alignas(kLinePair) std::atomic<uint64_t> consumed;
   alignas(kLinePair) std::atomic<uint32_t> waiting;
 };
-static_assert(sizeof(HotSegment) == size_t{1032} * 1024);
+static_assert(sizeof(HotSegment) == size_t{1056} * 1024);
 
 constexpr size_t whole_pages(size_t bytes) noexcept {
   return (bytes + kShmPage - 1) & ~(kShmPage - 1);
