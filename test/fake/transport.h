@@ -58,6 +58,7 @@ struct Behaviour {
   int flush_status = 0;       ///< status of flushes
   bool flushes = false;       ///< moved bytes become visible in a later poll()
   bool hold_flushes = false;  ///< moved bytes stay invisible
+  bool leaves = false;        ///< poll() leaves packets when Sink::take_served() permits it
 };
 
 /// A transport whose packets are queues of bytes within one process. Bytes move in poll() of the
@@ -448,6 +449,7 @@ class Transport final : public transport::Transport {
         link.inbound.push_front(std::move(packet));
         break;
       }
+      if (behaviour.leaves && sink.take_served()) return steps + 1;
     }
     for (size_t left = behaviour.hold_transfers ? 0 : link.transfers.size(); left > 0;
          --left, ++steps) {

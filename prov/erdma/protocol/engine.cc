@@ -160,6 +160,8 @@ int Engine::cancel(const void* context) noexcept {
 /// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
 /// not left when it returns.
 int Engine::progress(bool all) noexcept {
+  if (x_receives.take_accepted() && !all && needs_no_poll()) [[unlikely]]
+    return 0;
   x_sends_since_progress = 0;
   int steps = 0;
   for (bool first = true;; first = false) {
@@ -172,6 +174,14 @@ int Engine::progress(bool all) noexcept {
     steps += retry_all_pending();
     if (!x_messages.must_poll()) return steps;
   }
+}
+
+/// Called after a receive took an unexpected message. True: enough further ones are here, and this
+/// endpoint waits for nothing else.
+bool Engine::needs_no_poll() noexcept {
+  const bool waits = x_sends.in_use() + x_fast_rma.in_use() > 0 || !x_peers.waiting().empty();
+  const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
+  return !waits && !due && x_receives.keeps_enough() && x_left_packets.skip_poll();
 }
 
 int Engine::retry_all_pending() noexcept {
@@ -217,8 +227,11 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   asm volatile("" : "+m"(header));
   Peer& peer = x_peers.peer_of(link);
   if (header.op == wire::Op::eager) [[likely]] {
-    if (x_receives.on_eager(peer, link, header, payload, length) && x_receives.all_served())
-      x_served = x_left_packets.leave();
+    if (x_receives.on_eager(peer, link, header, payload, length)) [[likely]] {
+      if (x_receives.all_served()) x_served = x_left_packets.leave();
+    } else if (x_receives.keeps_enough()) {
+      x_served = x_left_packets.leave_unexpected();
+    }
     return;
   }
   if (header.op == wire::Op::fragment) {

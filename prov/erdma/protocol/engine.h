@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <rdma/fabric.h>
@@ -20,22 +21,43 @@ namespace erdma::protocol {
 /// (Messages::must_poll()), so only a few polls in succession may.
 class LeftPackets {
  public:
-  /// `all`: this poll may not.
+  /// A receive has just taken an unexpected message, and enough others are kept. True: no poll is
+  /// needed yet. So an application that receives more slowly than its peers send finds the messages
+  /// in the cache, instead of at the end of an ever longer queue.
+  bool skip_poll() noexcept {
+    if (++x_skipped <= kMostSkipped) return true;
+    x_skipped = 0;
+    x_few = true;
+    return false;
+  }
+  /// `all`: this poll may not leave packets.
   void begin_poll(bool all) noexcept {
     x_all = all || x_in_succession >= kMost;
     x_left = false;
+    x_unexpected_left = std::exchange(x_few, false) ? kFew : UINT32_MAX;
   }
   /// Returns whether the transport may leave the packets that follow.
   bool leave() noexcept { return x_left = !x_all; }
+  /// The same after an unexpected message, while enough others are kept.
+  bool leave_unexpected() noexcept { return --x_unexpected_left == 0 && leave(); }
   /// True: the poll left none.
   bool end_poll() noexcept {
     x_in_succession = x_left ? x_in_succession + 1 : 0;
     return !x_left;
   }
 
+  static constexpr unsigned kMost = 16;  ///< polls in succession that leave packets
+  /// Receives of unexpected messages for which no poll is made in succession, and unexpected
+  /// messages that the next poll takes. Together with the polls that may leave none, they bring
+  /// less than one message for each that is received.
+  static constexpr unsigned kMostSkipped = 16;
+  static constexpr uint32_t kFew = 8;
+
  private:
-  static constexpr unsigned kMost = 16;
   unsigned x_in_succession = 0;
+  unsigned x_skipped = 0;
+  uint32_t x_unexpected_left = UINT32_MAX;  ///< that this poll takes
+  bool x_few = false;                       ///< the next poll takes few
   bool x_left = false;
   bool x_all = false;
 };
@@ -120,6 +142,7 @@ class Engine final : public transport::Sink, PeerLoss {
   bool sends_full() const noexcept {
     return x_sends.in_use() + x_fast_rma.in_use() >= x_config.send_limit;
   }
+  bool needs_no_poll() noexcept;
   int retry_pending(Peer& peer) noexcept;
   int retry_all_pending() noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,

@@ -19,6 +19,7 @@ class UnexpectedMessages {
   /// already, and its link fails. Throws std::bad_alloc, and then nothing has happened.
   Unexpected* store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                     const std::byte* payload, size_t length, Matcher& queues);
+  uint32_t count() const noexcept { return x_messages.in_use(); }
   /// Releases a message that has left the matcher.
   void release(Unexpected& message) noexcept;
 

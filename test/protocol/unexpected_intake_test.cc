@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "libcheck.h"
+#include "protocol/pair.h"
+
+/// Tests that a receiver which lags behind its senders leaves packets in the rings, where they cost
+/// nothing, instead of keeping ever more unexpected messages.
+namespace {
+
+using namespace erdma::test;
+using erdma::protocol::LeftPackets;
+using erdma::protocol::Receives;
+
+struct LaggingReceiver : Pair {
+  LaggingReceiver() : Pair({4096, 1 << 24, 4096}) {
+    b.transport.behaviour.leaves = true;
+    b.transport.before_poll = [this] { ++polls; };
+  }
+  void send(uint32_t count = 1) {
+    for (uint32_t i = 0; i < count; ++i, ++sent) must(a.send(1, &sent, sizeof(sent), 7));
+  }
+  /// Sends messages and lets b keep them.
+  void keep(uint32_t count) {
+    send(count);
+    b.engine.progress(true);
+    polls = 0;
+  }
+  /// Receives the next message, as an application does that reads its queue until it is empty.
+  void take() {
+    uint32_t got = UINT32_MAX;
+    must(b.receive(&got, sizeof(got), 7));
+    while (b.received.entries.empty()) b.engine.progress();
+    (void)b.received.take();
+    ck_assert_uint_eq(got, taken);
+    ++taken;
+    b.engine.progress();
+  }
+
+  unsigned polls = 0;  ///< of b
+  uint32_t sent = 0, taken = 0;
+};
+
+constexpr uint32_t kMany = 4 * Receives::kEnough;
+
+TEST(a_receiver_that_has_enough_polls_after_a_few_receives) {
+  LaggingReceiver pair;
+  pair.keep(kMany);
+  for (unsigned i = 1; i <= 3 * (LeftPackets::kMostSkipped + 1); ++i) {
+    pair.take();
+    ck_assert_uint_eq(pair.polls, i / (LeftPackets::kMostSkipped + 1));
+  }
+  pair.end_work();
+}
+
+TEST(a_receiver_that_keeps_little_polls_each_time) {
+  LaggingReceiver pair;
+  pair.keep(Receives::kEnough);
+  for (unsigned i = 1; i < Receives::kEnough; ++i) {
+    pair.take();
+    ck_assert_uint_eq(pair.polls, i);
+  }
+  pair.end_work();
+}
+
+TEST(progress_without_a_receive_polls) {
+  LaggingReceiver pair;
+  pair.keep(kMany);
+  for (unsigned i = 1; i <= 3; ++i) {
+    pair.b.engine.progress();
+    ck_assert_uint_eq(pair.polls, i);
+  }
+  pair.end_work();
+}
+
+/// What the endpoint waits for may lie behind the messages.
+TEST(a_receiver_that_waits_for_something_else_polls_each_time, 4) {
+  LaggingReceiver pair;
+  pair.keep(kMany);
+  const auto message = pattern(5000);
+  char byte = 0;
+  int context;
+  if (_i == 0) must(pair.b.send(0, message.data(), message.size(), 7));  // a rendezvous
+  if (_i == 1) must(pair.b.receive(&byte, 1, 8, &context));
+  if (_i == 2) pair.b.transport.behaviour.room = 0;
+  if (_i == 2) must(pair.b.send(0, &byte, 1, 7));  // waits for room
+  pair.polls = 0;
+  for (unsigned i = 1; i <= 20; ++i) {
+    if (_i == 3)  // as many short sends as make progress by themselves
+      for (unsigned n = 0; n < 64; ++n) must(pair.b.send(0, &byte, 1, 7));
+    pair.take();
+    ck_assert_uint_ge(pair.polls, i);
+  }
+  pair.end_work({&context});
+}
+
+TEST(progress_that_may_leave_nothing_polls) {
+  LaggingReceiver pair;
+  pair.keep(kMany);
+  uint32_t got;
+  must(pair.b.receive(&got, sizeof(got), 7));
+  pair.b.engine.progress(true);
+  ck_assert_uint_eq(pair.polls, 1);
+  pair.end_work();
+}
+
+/// The sender's ring always holds more than one poll takes.
+TEST(a_receiver_that_lags_behind_keeps_few_messages) {
+  LaggingReceiver pair;
+  size_t most = 0;
+  for (unsigned i = 0; i < 20000; ++i) {
+    const size_t waiting = pair.b_to_a().inbound.size();
+    if (waiting < 64) pair.send(uint32_t(64 - waiting));
+    pair.take();
+    most = std::max(most, size_t(pair.sent - pair.taken) - pair.b_to_a().inbound.size());
+  }
+  ck_assert_uint_lt(most, 3 * Receives::kEnough);
+  pair.end_work();
+}
+
+}  // namespace
