@@ -368,17 +368,23 @@ TEST(short_payloads_of_a_conversation_stay_at_the_beginning) {
 }
 
 /// Sends payloads to a receiver that keeps up, each `length` long: they cycle through `bytes`.
-void cycles(Ring& ring, uint32_t length, uint32_t bytes) {
+void cycles(Ring& ring, uint32_t length, uint32_t bytes, uint32_t rounds = 5) {
   const std::vector<std::byte> payload(length, std::byte(1));
   const uint32_t round = bytes / length;
-  for (uint32_t i = 0; i < 5 * round; ++i) {
-    ck_assert(ring.push(i, payload.data(), payload.size()));
+  for (uint32_t i = 0; i < rounds * round; ++i) {
+    ck_assert(ring.push(0, payload.data(), payload.size()));
     ck_assert_uint_eq(take_placed(ring), i % round * length);
   }
 }
 
+/// The first cycles, each of a ring that is new.
+void first_cycles(Ring& ring, uint32_t length) {
+  for (uint32_t bytes = kFirstRound; bytes < kByteRing; bytes *= 2)
+    cycles(ring, length, bytes, kRoundsEach);
+}
+
 /// Those that start over leave the rest of the byte ring without memory.
-TEST(short_payloads_of_a_conversation_do_not_go_round) {
+TEST(short_payloads_of_a_conversation_do_not_make_a_ring_warm) {
   Ring ring(true);
   const std::vector<std::byte> payload(kMaxEager);
   uint64_t number = 0;
@@ -388,15 +394,26 @@ TEST(short_payloads_of_a_conversation_do_not_go_round) {
     ring.receiver.publish();
   };
   for (int i = 0; i < 100; ++i) send(kSlotPayload + 1);
-  ck_assert(!ring.sender.has_gone_round());
+  ck_assert(!ring.sender.warm());
   for (size_t i = 0; i < kByteRing / kMaxEager; ++i) send(kMaxEager);
-  ck_assert(ring.sender.has_gone_round());
+  ck_assert(ring.sender.warm());
 }
 
-TEST(long_payloads_go_round_in_the_whole_byte_ring, 2) {
+TEST(long_payloads_go_round_in_ever_more_of_the_byte_ring, 2) {
   Ring ring(true);
   const uint32_t length = _i ? kMaxEager : kLeastRound;
+  first_cycles(ring, length);
   cycles(ring, length, kPayloadEnd / length * length);
+}
+
+/// The next payload goes behind the end of the round.
+TEST(a_sender_does_not_wait_at_the_end_of_a_short_round) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
+    ck_assert_uint_eq(take_placed(ring), i * kMaxEager);
 }
 
 /// A ring whose endpoint has others.
@@ -413,7 +430,9 @@ TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up,
   const std::vector<std::byte> payload(length, std::byte(1));
   const uint32_t round = kShortRound / length;
   const char others[kFewRings] = {};
-  for (uint32_t i = 0; i < 5 * round; ++i) {
+  cycles(ring, length, kFirstRound, kRoundsEach);
+  cycles(ring, length, 2 * kFirstRound, kRoundsEach);
+  for (uint32_t i = 0; i < 9 * round; ++i) {
     for (const char& other : others) rings.add(&other);
     ck_assert(ring.push(i, payload.data(), payload.size()));
     ck_assert_uint_eq(take_placed(ring), i % round * length);
@@ -425,6 +444,7 @@ TEST(few_rings_go_round_in_the_whole_byte_ring) {
   OneOfMany ring(rings);
   const char other = 0;
   rings.add(&other);
+  first_cycles(ring, kMaxEager);
   cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
 }
 

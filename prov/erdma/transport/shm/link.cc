@@ -87,7 +87,7 @@ bool ShmLink::prefers_fragments(size_t length) noexcept {
   x_context.large_messages.add(this);
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
-  if (length <= FragmentChoice::kShortest || !ring->has_gone_round() || !may_measure() ||
+  if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
       shared == Shared::some_long)
     return true;
   return x_context.fragments.prefers_fragments(this, length, shared == Shared::nothing);

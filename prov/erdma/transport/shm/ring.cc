@@ -127,12 +127,21 @@ bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   if (offset == 0) return false;
   if (goes_round(length))
-    return offset - kShortRound < kMaxEager && one_of_many() &&
-           bytes_fit(restart_payload(x_byte_head), length);
+    return ends_round(offset) && bytes_fit(restart_payload(x_byte_head), length);
   if (uint32_t(x_seen) != x_head) refresh();
   if (uint32_t(x_seen) != x_head) return false;
   x_byte_tail = restart_payload(x_byte_head);
   return true;
+}
+
+/// A round that ends here is counted even if the receiver lags behind, so that the payload does not
+/// go to the beginning.
+bool RingSender::ends_round(uint32_t offset) noexcept {
+  if (x_round < kByteRing && offset - x_round < kMaxEager) {
+    if (++x_rounds == kRoundsEach) x_round *= 2, x_rounds = 0;
+    return true;
+  }
+  return offset - kShortRound < kMaxEager && one_of_many();
 }
 
 bool RingSender::goes_round(uint32_t length) const noexcept {

@@ -60,12 +60,16 @@ inline constexpr uint32_t kPublishBytes = kByteRing / 16;
 /// lines that are still in the receiver's L1 cache is slow. Where sender and receiver take turns on
 /// a core, that does not matter, and few lines are better for all lengths.
 inline constexpr uint32_t kLeastRound = 1024;
-/// A sender cycles through the whole byte ring: a line that has left the cache of the receiver's
-/// core is written in half the time. If the endpoint uses more than a few rings at a time, each
-/// cycles through this first part where its receiver keeps up, so that more of them fit into the
-/// cache that the cores share.
+/// A sender cycles through the whole byte ring in the end: a line that has left the cache of the
+/// receiver's core is written in half the time. If the endpoint uses more than a few rings at a
+/// time, each cycles through this first part where its receiver keeps up, so that more of them fit
+/// into the cache that the cores share.
 inline constexpr uint32_t kShortRound = kByteRing / 4;
 inline constexpr size_t kFewRings = 2;
+/// The first cycles are shorter, because writing a page for the first time takes as long as a few
+/// messages: after kRoundsEach of one length they become twice as long.
+inline constexpr uint32_t kFirstRound = kByteRing / 16;
+inline constexpr unsigned kRoundsEach = 4;
 
 /// Fetches a line in order to write it. Without -mprfchw, __builtin_prefetch(p, 1) fetches a copy
 /// for reading, and the write must then ask the other core again.
@@ -143,9 +147,8 @@ class RingSender {
   /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
   /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
-  /// True if the byte ring has memory everywhere: a page that is written for the first time takes
-  /// microseconds.
-  bool has_gone_round() const noexcept { return x_first_bytes >= kByteRing; }
+  /// True if payloads seldom lie on pages that are written for the first time.
+  bool warm() const noexcept { return x_first_bytes >= kByteRing; }
   /// Call if there was no room just now. False: the receiver has consumed nothing
   /// during the last kPatience calls, so it is busy with something else.
   bool moves() noexcept;
@@ -165,6 +168,7 @@ class RingSender {
   uint32_t put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept;
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
+  bool ends_round(uint32_t offset) noexcept;
   bool goes_round(uint32_t length) const noexcept;
   bool one_of_many() const noexcept { return x_rings && x_rings->links_with(this) > kFewRings; }
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
@@ -187,7 +191,9 @@ class RingSender {
   uint32_t x_byte_head = 0;
   uint32_t x_byte_tail = 0;    ///< as published by the receiver
   uint32_t x_first_bytes = 0;  ///< put into the byte ring; counts to its size
-  uint64_t x_seen = 0;         ///< the last value read from *consumed
+  uint32_t x_round = kFirstRound;
+  unsigned x_rounds = 0;  ///< of this length
+  uint64_t x_seen = 0;    ///< the last value read from *consumed
   hmem::CopyChoice* x_copy = nullptr;
   StreamingPolicy x_streaming = StreamingPolicy::calibrate;
   const CoreSharing* x_core = nullptr;
