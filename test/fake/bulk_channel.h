@@ -28,6 +28,7 @@ inline constexpr int kManyPolls = 2'000'000;
 class SteppingClock final : public util::Clock {
  public:
   uint64_t now() const noexcept override { return x_now += 1000; }
+  void pass(uint64_t nanoseconds) noexcept { x_now += nanoseconds; }
 
  private:
   mutable uint64_t x_now = 0;
@@ -38,6 +39,8 @@ struct Memory final : BulkMemory {
   int calls = 0;
   bool sender_left() const noexcept override { return left; }
   bool left = false;
+  bool shares_back() const noexcept override { return both_ways; }
+  bool both_ways = false;
   bool bounce_affordable() const noexcept override { return affordable; }
   /// The gate of a shared region, with a number of permitted accesses.
   uint64_t revocations_seen() const noexcept override { return heard; }

@@ -201,6 +201,28 @@ TEST(paths_are_measured_on_what_is_sent) {
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
 }
 
+/// A copy takes longer than CMA, since the sender is inside CMA calls for its own messages when it
+/// should fill slots. Rows: messages go one way, or both ways; then copies take less if both copy.
+TEST(a_copy_beside_cma_of_the_other_side_counts_as_one_beside_its_copies, 2) {
+  Options options;
+  options.streaming = StreamingPolicy::never;
+  Channel channel(Ways::chosen, true, options);
+  channel.memory.both_ways = _i;
+  uint64_t token = 0;
+  for (; token < 2 * PathChoice::kTrials; ++token) {
+    Message message(channel, kMiB, token);
+    channel.in.poll(channel.sink);
+    channel.clock.pass(token < PathChoice::kTrials ? 120'000 : 170'000);
+    channel.run();
+    ck_assert(message.arrived());
+  }
+  const uint64_t bounced = channel.in_counters.bounce_in_bytes;
+  ck_assert_uint_eq(bounced, PathChoice::kTrials * kMiB);
+  Message message(channel, kMiB, token);
+  channel.run();
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes - bounced, _i ? kMiB : 0);
+}
+
 TEST(rates_without_the_sender_are_no_rates_of_cma) {
   Options options;
   options.streaming = StreamingPolicy::never;

@@ -32,6 +32,8 @@ class BulkMemory {
   virtual bool bounce_affordable() const noexcept = 0;
   /// The sender gave up the channel, perhaps before it attached: nothing that it shared is valid.
   virtual bool sender_left() const noexcept = 0;
+  /// This side shares memory with the sender, too: large messages go both ways.
+  virtual bool shares_back() const noexcept = 0;
   /// How many revocations of shared regions this side has been told of.
   virtual uint64_t revocations_seen() const noexcept = 0;
   /// Bracket each step of an access to a shared region; `heard` is revocations_seen() at the

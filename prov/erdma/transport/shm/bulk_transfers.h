@@ -60,6 +60,9 @@ struct Transfer : util::ListHook<Transfer> {
   /// which there is a choice.
   bool comparable = false;
   uint64_t started = 0;
+  uint64_t copied_ns = 0;   ///< bounce: this side's part in the first pieces
+  size_t copied_bytes = 0;  ///< bounce: length of these pieces
+  bool both_ways = false;   ///< this side shared memory with the sender when the generation began
 
   void leave(uint64_t begin, uint64_t end) noexcept {
     if (begin >= end) return;
@@ -131,7 +134,9 @@ class BulkTransfers {
   void close(Transfer& transfer) noexcept;
   int watch_sender(Transfer& transfer) noexcept;
   int empty_slots(Transfer& transfer, Budget& budget) noexcept;
+  void copy_piece(Transfer& transfer, size_t bytes) noexcept;
   int await_sender(Transfer& transfer) noexcept;
+  uint64_t time_taken(const Transfer& transfer, uint64_t now, bool copied) const noexcept;
   void end(Transfer& transfer) noexcept;
   bool revoked(const Transfer& transfer) const noexcept;
   Stop stop_of(const Transfer& transfer) const noexcept;

@@ -120,6 +120,11 @@ bool InBulk::sender_left() const noexcept {
   return x_channel.sender_left();
 }
 
+bool InBulk::shares_back() const noexcept {
+  const BulkOut* const bulk = x_channel.link().out().bulk();
+  return bulk && bulk->shared() != BulkOut::Shared::nothing;
+}
+
 uint64_t InBulk::revocations_seen() const noexcept {
   OutChannel& out = x_channel.link().out();
   return out.up() ? out.peer_gate().heard() : 0;

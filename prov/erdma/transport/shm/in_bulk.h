@@ -58,6 +58,7 @@ class InBulk final : private BulkMemory, private NullSink {
   int back_bounce() noexcept override;
   bool bounce_affordable() const noexcept override;
   bool sender_left() const noexcept override;
+  bool shares_back() const noexcept override;
   uint64_t revocations_seen() const noexcept override;
   bool enter(uint64_t heard) noexcept override;
   void leave() noexcept override;
