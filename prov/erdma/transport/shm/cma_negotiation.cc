@@ -36,7 +36,8 @@ void CmaNegotiation::on_over(const Connection& connection) noexcept {
   if (admission) process->admission_over = 0;
   if (proof) process->proof_over = 0, --process->proofs_asked;
   for (Connection* other : process->connections)
-    if (other != &connection && other->state == ConnectionState::up && !other->closed.load())
+    if (other != &connection && other->state == ConnectionState::up && !other->welcome_due &&
+        !other->closed.load())
       begin(*other);
 }
 

@@ -77,6 +77,9 @@ struct Connection : std::enable_shared_from_this<Connection> {
   ConnectRequest request;
   Welcome welcome;           ///< outbound: the answer, valid once `chunk` is set
   util::Fd chunk;            ///< the memory that came with the answer
+  /// Inbound and up, but the kernel did not pass the ring. The next try is at `deadline`; the
+  /// negotiation about CMA waits for it.
+  bool welcome_due = false;
   bool name_proven = false;  ///< inbound: the greeting process listens under the name it gave
   /// The peer asked for admission here, but the application has not addressed it yet.
   bool admission_due = false;

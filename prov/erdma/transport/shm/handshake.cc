@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include <rdma/fi_errno.h>
 
@@ -26,6 +27,13 @@ bool speaks(const PeerProcess& process) noexcept {
                        return connection->state != ConnectionState::lost &&
                               connection->state != ConnectionState::leaving;
                      });
+}
+
+/// True if a goodbye came in place of the welcome.
+bool is_bye(const Welcome& welcome, ssize_t bytes) noexcept {
+  Control control;
+  std::memcpy(&control, &welcome, sizeof(control));
+  return bytes == sizeof(control) && control.type == ControlType::bye;
 }
 
 const char* remedy(int status) noexcept {
@@ -142,11 +150,15 @@ void Handshake::refuse(Connection& connection, const char* why) {
 }
 
 void Handshake::refuse_silently(Connection& connection) {
+  send_refusal(connection);
+  x_connections.drop(connection);
+}
+
+void Handshake::send_refusal(Connection& connection) noexcept {
   Welcome answer;
   answer.greeting = x_connections.greeting();
   answer.status = -FI_ECONNREFUSED;
   (void)send_message(connection.socket.get(), &answer, sizeof(answer));
-  x_connections.drop(connection);
 }
 
 void Handshake::on_hello(Connection& connection) {
@@ -184,14 +196,31 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   x_connections.go_up(connection);
   // The polling thread must know the ring before anything can arrive in it.
   post_up({Mail::Type::in_up, connection.shared_from_this()});
-  Welcome welcome;
-  welcome.greeting = x_connections.greeting();
-  welcome.ring = place->index;
-  if (send_message(connection.socket.get(), &welcome, sizeof(welcome), &place->fd, 1))
-    return x_control.lose(connection, -FI_ECONNRESET);
-  x_negotiation.begin(connection);
+  connection.started = now();
+  if (!send_welcome(connection)) return;
   // If memory runs out here, the polling thread connects once it has something to send.
   guarded("connecting", [&] { connect_back(connection.process->name, std::move(back)); });
+}
+
+/// Passes the peer its ring, now or at the deadline. False: the connection is lost.
+bool Handshake::send_welcome(Connection& connection) {
+  Welcome welcome;
+  welcome.greeting = x_connections.greeting();
+  welcome.ring = connection.place.index;
+  const int fd = connection.place.fd;
+  const int rc = send_message(connection.socket.get(), &welcome, sizeof(welcome), &fd, 1);
+  connection.welcome_due = lacks_room(rc);
+  if (connection.welcome_due) {
+    const uint64_t time = now();
+    connection.deadline = time + util::kMillisecond;
+    if (time - connection.started <
+        std::max(kRetries, x_connections.config.options.connect_timeout_ns))
+      return true;
+    send_refusal(connection);
+  }
+  if (rc) return x_control.lose(connection, -FI_ECONNRESET), false;
+  x_negotiation.begin(connection);
+  return true;
 }
 
 void Handshake::on_welcome(Connection& connection) {
@@ -200,7 +229,9 @@ void Handshake::on_welcome(Connection& connection) {
   Welcome welcome{ours};
   Received received = receive(connection.socket.get(), &welcome, sizeof(welcome));
   if (received.bytes == -EAGAIN) return;
-  if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
+  // The peer may end the channel before it has passed the ring.
+  if (received.bytes <= 0 || is_bye(welcome, received.bytes))
+    return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
   const util::AddressText peer = connection.request.address.to_string();
   const std::string fault = fault_of(welcome.greeting, received.bytes == sizeof(welcome), ours);
   if (!fault.empty() || welcome.status) {
@@ -276,6 +307,7 @@ void Handshake::post_up(Mail mail) noexcept {
 
 void Handshake::on_deadline(Connection& connection) {
   if (connection.state == ConnectionState::connecting) return try_connect(connection);
+  if (connection.welcome_due) return void(send_welcome(connection));
   if (connection.chunk) {
     if (!guarded("connecting", [&] { accept_welcome(connection); })) give_up(connection);
     return;

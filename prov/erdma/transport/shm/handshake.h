@@ -38,8 +38,10 @@ class Handshake {
   void retry_or_fail(Connection& connection, int status, uint64_t patience);
   void fail(Connection& connection, int status);
   void accept_hello(Connection& connection, const Greeting& theirs);
+  bool send_welcome(Connection& connection);
   void refuse(Connection& connection, const char* why);
   void refuse_silently(Connection& connection);
+  void send_refusal(Connection& connection) noexcept;
   int check_name(Connection& connection, const util::SocketAddress& name, uint64_t nonce,
                  util::Fd& back);
   void accept_welcome(Connection& connection);

@@ -11,6 +11,8 @@
 namespace erdma::transport::shm {
 namespace {
 
+/// How long no memory is made for peers after the kernel refused to pass some.
+constexpr uint64_t kPassPause = util::kMillisecond;
 constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
 
 uint64_t number_of(util::PoolHandle handle) noexcept {
@@ -20,12 +22,18 @@ uint64_t number_of(util::PoolHandle handle) noexcept {
 }  // namespace
 
 util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChannel& channel) try {
+  if (context.clock.now() < context.next_pass) return context.try_later();
   auto segment = Memfd::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
   if (!segment) return segment.error();
   auto bulk = std::make_unique<InBulk>(context, channel, std::move(*segment));
   const int fd = bulk->x_segment.fd();
-  if (const int rc = send_control(channel.connection()->socket, ControlType::bulk_memory, 0, &fd))
-    return rc == -FI_EAGAIN ? rc : -FI_ECONNRESET;
+  const int rc = send_control(channel.connection()->socket, ControlType::bulk_memory, 0, &fd);
+  if (rc == -FI_EAGAIN) return context.try_later();
+  if (lacks_room(rc)) {
+    context.next_pass = context.clock.now() + kPassPause;
+    return context.try_later();
+  }
+  if (rc) return -FI_ECONNRESET;
   bulk->x_segment.close_fd_unless_needed();
   return bulk;
 } catch (const std::bad_alloc&) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <rdma/fi_errno.h>
+
 #include "transport/deferred_dones.h"
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"
@@ -35,9 +37,15 @@ struct LinkContext {
 
   InChannels channels;
   bool attention = false;  ///< a list below is not empty, or a flag is set
-  /// A link could not even ask to connect. The endpoint must not sleep before the next poll(): then
-  /// whatever has something to send tries again, and nothing else would wake this process for that.
+  /// A link could not even ask to connect, or could not pass memory to its peer. The endpoint must
+  /// not sleep before the next poll(): then whatever waits for that tries again, and nothing else
+  /// would wake this process for it.
   bool lacks_memory = false;
+  int try_later() noexcept {
+    lacks_memory = attention = true;
+    return -FI_EAGAIN;
+  }
+  uint64_t next_pass = 0;  ///< no try before this time to pass memory for large transfers
   const Options options;
   Counters own_counters;
   Counters& counters = options.counters ? *options.counters : own_counters;

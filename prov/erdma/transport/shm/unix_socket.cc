@@ -14,6 +14,8 @@
 
 #include <rdma/fi_errno.h>
 
+#include "util/log.h"
+
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
@@ -135,6 +137,20 @@ int send_message(int socket, const void* bytes, size_t length, const int* fds,
     rc = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (rc < 0 && errno == EINTR);
   return rc < 0 ? -errno : 0;
+}
+
+// The kernel compares the descriptors that all processes of a user have on their way with the limit
+// of the process that sends one more.
+bool lacks_room(int status) noexcept {
+  if (status == -ETOOMANYREFS)
+    ERDMA_NOTICE(descriptors, EP_CTRL,
+                 "processes of this user pass too many descriptors at once; waiting; raise "
+                 "RLIMIT_NOFILE (ulimit -n)");
+  else if (status == -ENOMEM || status == -ENOBUFS)
+    ERDMA_WARN(EP_CTRL, "no memory to pass a descriptor to a peer; waiting\n");
+  else
+    return false;
+  return true;
 }
 
 Credentials peer_credentials(int socket) noexcept {

@@ -36,6 +36,9 @@ Received receive(int socket, void* buffer, size_t room) noexcept;
 /// Never blocks. 0 or negative errno.
 int send_message(int socket, const void* message, size_t bytes, const int* fds = nullptr,
                  size_t fd_count = 0) noexcept;
+/// True if send_message() failed for want of what the kernel may have later: memory, or room for
+/// descriptors on their way. Logs the limit and its remedy.
+bool lacks_room(int status) noexcept;
 
 struct Credentials {
   pid_t pid = 0;  ///< as seen here; 0 = not in a pid namespace visible here

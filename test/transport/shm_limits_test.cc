@@ -1,0 +1,199 @@
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "fake/captured_log.h"
+#include "libcheck.h"
+#include "transport/shm/unix_socket.h"
+#include "transport/shm/wire.h"
+#include "transport/shm_pair.h"
+
+/// Tests that a limit of the user or of the process delays what needs more, and that the log names
+/// the limit.
+namespace erdma::test {
+namespace {
+
+using transport::Access;
+using transport::RemoteKey;
+using transport::SendHint;
+
+bool told(const char* part) {
+  const std::lock_guard guard(g_log_mutex);
+  return std::ranges::any_of(g_log,
+                             [part](const LogLine& line) { return contains(line.text, part); });
+}
+
+/// Descriptors on their way in a socket of their own, as many as the user may have there.
+class Clog {
+ public:
+  /// The limit spares privileged processes and counts what all processes of a user send. So this
+  /// process becomes a user that few other programs run as. False: it may not.
+  static bool possible() {
+    const auto user = uid_t(20'000 + getpid() % 40'000);
+    if (geteuid() == 0 && setresuid(user, user, user)) return false;
+    prctl(PR_SET_DUMPABLE, 1);
+    const rlimit low{128, 128};
+    return setrlimit(RLIMIT_NOFILE, &low) == 0;
+  }
+  Clog() {
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    for (size_t i = 0; i < 2; ++i) x_ends[i].reset(ends[i]);
+    const int fds[] = {ends[0], ends[0]};
+    int rc = 0;
+    while (rc == 0) rc = transport::shm::send_message(ends[0], "x", 1, fds, 2);
+    ck_assert_int_eq(rc, -ETOOMANYREFS);
+  }
+  void clear() {
+    char byte;
+    while (transport::shm::receive(x_ends[1].get(), &byte, 1).bytes > 0) continue;
+  }
+
+ private:
+  util::Fd x_ends[2];
+};
+
+TEST(a_peer_waits_for_its_ring_while_no_descriptor_can_be_passed) {
+  if (!Clog::possible()) return;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  Clog clog;
+  transport::Link& link = pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(pair.poll_until([&] { return told("(ulimit -n)") || !pair.a.sink->downs.empty(); }));
+  clog.clear();
+  ck_assert(pair.poll_until([&] {
+    return link.send(numbered(1), nullptr, 0, 0, SendHint::none) == 0 ||
+           !pair.a.sink->downs.empty();
+  }));
+  if (!pair.a.sink->downs.empty()) ck_assert_int_eq(pair.a.sink->downs[0].status, 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+  ck_assert(pair.b.sink->downs.empty());
+  ck_assert(told("[W403]"));
+}
+
+/// A clock that the test sets. The background thread reads it.
+struct LeapClock : util::Clock {
+  std::atomic<uint64_t> time{1'000'000'000};
+  uint64_t now() const noexcept override { return time.load(); }
+};
+
+/// A peer that may still be welcomed.
+struct Due : LeapClock, Pair {
+  Due() {
+    auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, this);
+    ck_assert(bool(opened) && open_side(a));
+    b.name = (*opened)->name();
+    b.transport = opened->get();
+    b.owned = std::move(*opened);
+    ck_assert_int_eq(a_to_b().send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+    ck_assert(poll_until([] { return told("(ulimit -n)"); }));
+  }
+  /// Fails unless the peer gets a ring once descriptors can be passed. The channel in the other
+  /// direction may end late, and end the link once more.
+  void expect_ring() {
+    clog.clear();
+    ck_assert(poll_until([&] {
+      (void)a_to_b().send(numbered(2), nullptr, 0, 0, SendHint::none);
+      return !b.sink->packets.empty();
+    }));
+  }
+
+  Clog clog;
+};
+
+TEST(a_peer_is_not_kept_waiting_for_its_ring_for_ever) {
+  if (!Clog::possible()) return;
+  Due pair;
+  pair.time += 3600'000'000'000;
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
+  pair.expect_ring();
+}
+
+TEST(a_peer_that_ends_while_it_waits_for_its_ring_is_forgotten) {
+  if (!Clog::possible()) return;
+  Due pair;
+  pair.a.owned.reset();
+  ck_assert(open_side(pair.a));
+  pair.expect_ring();
+}
+
+/// A peer whose link ends while it still has to pass a ring says goodbye first.
+TEST(a_goodbye_instead_of_a_welcome_is_no_refusal) {
+  const auto name = address_of("127.0.0.1", own_port(0));
+  auto listener = transport::shm::listen_as(name, transport::shm::NameScope::host);
+  ck_assert(bool(listener));
+  Side side;
+  ck_assert(open_side(side));
+  transport::Link& link = **side.transport->link_to(name);
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  for (int i = 0; i < 2; ++i) {
+    pollfd arrival{listener->get(), POLLIN, 0};
+    while (poll(&arrival, 1, 1) == 0 && side.sink->downs.empty()) side.poll();
+    ck_assert(side.sink->downs.empty());
+    const util::Fd socket(accept(listener->get(), nullptr, nullptr));
+    ck_assert(bool(socket));
+    ck_assert_int_eq(
+        transport::shm::send_control(socket, transport::shm::ControlType::bye, -FI_ECONNRESET), 0);
+  }
+}
+
+/// Memory of one side that the other reads, or writes to.
+struct Shared : Met {
+  explicit Shared(Access access) : source(pattern(100'000, 7)), target(source.size()) {
+    auto& memory = access == Access::remote_read ? source : target;
+    const iovec iov{memory.data(), memory.size()};
+    ck_assert(
+        poll_until([&] { return a_to_b().share(&iov, 1, iov.iov_len, access, remote_key) == 0; }));
+  }
+  ~Shared() { a_to_b().revoke(remote_key); }
+  transport::RemoteRange all() const { return {remote_key, 0, source.size()}; }
+
+  std::vector<std::byte> source, target;
+  RemoteKey remote_key;
+};
+
+TEST(a_read_waits_while_no_descriptor_can_be_passed) {
+  if (!Clog::possible()) return;
+  Shared pair(Access::remote_read);
+  Clog clog;
+  const iovec to{pair.target.data(), pair.target.size()};
+  for (int i = 0; i < 3; ++i) {
+    ck_assert_int_eq(pair.b_to_a().get(pair.all(), &to, 1, 7), -FI_EAGAIN);
+    ck_assert(!pair.b.transport->arm());  // nothing would wake this side to try again
+    pair.b.poll();
+  }
+  ck_assert(told("(ulimit -n) [W403]"));
+  clog.clear();
+  ck_assert(
+      pair.poll_until([&] { return pair.b_to_a().get(pair.all(), &to, 1, 7) != -FI_EAGAIN; }));
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
+  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
+  ck_assert(pair.target == pair.source);
+}
+
+TEST(a_write_waits_while_the_target_can_pass_no_descriptor) {
+  if (!Clog::possible()) return;
+  Shared pair(Access::remote_write);
+  Clog clog;
+  const iovec from{pair.source.data(), pair.source.size()};
+  ck_assert_int_eq(pair.b_to_a().put(pair.all(), &from, 1, 7, false), 0);
+  ck_assert(pair.poll_until([&] { return told("(ulimit -n)") || !pair.b.sink->dones.empty(); }));
+  clog.clear();
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
+  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
+  ck_assert(pair.target == pair.source);
+  ck_assert(told("[W403]"));
+}
+
+}  // namespace
+
+}  // namespace erdma::test
