@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 #include <vector>
 
@@ -192,6 +193,127 @@ TEST(a_write_waits_while_the_target_can_pass_no_descriptor) {
   ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
   ck_assert(pair.target == pair.source);
   ck_assert(told("[W403]"));
+}
+
+constexpr size_t kForPackets = 128 * 1024;  ///< less than what peers share of a link that is up
+
+/// Leaves this process room for `more` bytes of mappings, also those of its heap.
+class LittleSpace {
+ public:
+  explicit LittleSpace(size_t more) {
+    unsigned long pages = 0;
+    FILE* const size = fopen("/proc/self/statm", "r");
+    if (!size || fscanf(size, "%lu", &pages) != 1) pages = 0;
+    if (size) fclose(size);
+    getrlimit(RLIMIT_AS, &x_usual);
+    const rlimit tight{pages * size_t(getpagesize()) + more, x_usual.rlim_max};
+    setrlimit(RLIMIT_AS, &tight);
+  }
+  ~LittleSpace() { setrlimit(RLIMIT_AS, &x_usual); }
+
+ private:
+  rlimit x_usual{};
+};
+
+constexpr char kUnmapped[] =
+    "that a peer shares: Cannot allocate memory; raise RLIMIT_AS (ulimit -v)";
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+bool maps_at_will() {
+  return false;  // their own mappings count, too
+}
+#else
+bool maps_at_will() {
+  return true;
+}
+#endif
+TEST_CASE(.name = "little_space", .offered = maps_at_will);
+
+/// Runs `body(side, link)` in another process, with a link to this one. `serve` is called until the
+/// other process ends.
+template <typename Body, typename Serve>
+void beside(Side& side, Body body, Serve serve) {
+  Child child([body](int channel) {
+    const uint16_t port = hear(channel);
+    Pair own;
+    if (!open_side(own.a)) return 1;
+    own.b.name = address_of("127.0.0.1", port);
+    return body(own);
+  });
+  ck_assert(open_side(side));
+  tell(child.channel(), side.name.port());
+  pollfd end{child.channel(), POLLIN, 0};
+  while (poll(&end, 1, 0) == 0) serve();
+  ck_assert_int_eq(child.wait(), 0);
+}
+
+TEST(a_hot_ring_that_cannot_be_mapped_costs_no_link) {
+  Side side;
+  const auto send_much = [](Pair& own) {
+    transport::Link& link = own.a_to_b();
+    if (own.send(link, 1, nullptr, 0)) return 2;
+    const LittleSpace little(kForPackets);
+    while (!told(kUnmapped) && own.a.sink->downs.empty()) {
+      (void)link.send(numbered(1), nullptr, 0, 0, SendHint::none);
+      own.poll();
+    }
+    for (int i = 0; i < 1000; ++i)
+      if (own.send(link, 1, nullptr, 0)) return 3;
+    return own.a.sink->downs.empty() ? 0 : 4;
+  };
+  beside(side, send_much, [&] { side.poll(); });
+  ck_assert_uint_gt(side.sink->packets.size(), 1000);
+}
+
+TEST(memory_for_large_transfers_that_cannot_be_mapped_ends_the_link_for_that_reason) {
+  Side side;
+  const auto offer = [](Pair& own) {
+    const auto bytes = pattern(100'000, 7);
+    const iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    RemoteKey remote_key;
+    if (!own.poll_until([&] {
+          return own.a_to_b().share(&iov, 1, iov.iov_len, Access::remote_read, remote_key) == 0;
+        }))
+      return 2;
+    const LittleSpace little(kForPackets);
+    if (own.send(own.a_to_b(), 1, remote_key.bytes, remote_key.size)) return 3;
+    while (own.a.sink->downs.empty()) own.poll();
+    own.a_to_b().revoke(remote_key);
+    return own.a.sink->downs[0].status == -FI_ENOMEM && told(kUnmapped) ? 0 : 4;
+  };
+  std::vector<std::byte> target(100'000);
+  const iovec to{target.data(), target.size()};
+  int rc = -FI_EAGAIN;
+  beside(side, offer, [&] {
+    side.poll();
+    if (side.sink->packets.empty() || rc == 0) return;
+    const RecordingSink::Packet& packet = side.sink->packets[0];
+    RemoteKey remote_key;
+    remote_key.size = uint8_t(packet.payload.size());
+    std::ranges::copy(packet.payload, remote_key.bytes);
+    rc = packet.link->get({remote_key, 0, to.iov_len}, &to, 1, 7);
+  });
+  ck_assert_int_eq(rc, 0);
+}
+
+TEST(a_ring_that_cannot_be_mapped_is_waited_for) {
+  Side side;
+  const auto connect = [](Pair& own) {
+    // The first connection makes the threads' heaps.
+    Pair first;
+    first.a.transport = own.a.transport;
+    first.a.name = own.a.name;
+    if (!open_side(first.b) || first.send(first.a_to_b(), 1, nullptr, 0)) return 5;
+    transport::Link& link = own.a_to_b();
+    {
+      const LittleSpace little(0);
+      if (link.send(numbered(1), nullptr, 0, 0, SendHint::none) != -FI_EAGAIN) return 2;
+      while (!told(kUnmapped) && own.a.sink->downs.empty()) own.poll();
+    }
+    if (!own.a.sink->downs.empty()) return 3;
+    return own.send(link, 1, nullptr, 0) ? 4 : 0;
+  };
+  beside(side, connect, [&] { side.poll(); });
 }
 
 }  // namespace

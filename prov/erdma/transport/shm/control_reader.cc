@@ -110,7 +110,12 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
   } else if (control.type == ControlType::hot_ring || control.type == ControlType::bulk_memory) {
     const bool hot = control.type == ControlType::hot_ring;
     auto segment = Memfd::adopt(std::move(fd), hot ? kHotSegmentBytes : kBulkBytes);
-    if (!segment) return false;
+    if (segment.error() == -FI_EINVAL) return false;
+    if (!segment) {
+      // Without memory for a hot ring the cold one stays in use, as if the offer had been lost.
+      if (!hot) lose(connection, segment.error());
+      return true;
+    }
     segment->close_fd();
     mail.type = hot ? Mail::Type::hot_ring : Mail::Type::bulk;
     mail.segment = std::move(*segment);

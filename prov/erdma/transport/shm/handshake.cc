@@ -18,6 +18,8 @@ constexpr uint64_t kHandshakeTimeout = 5'000 * util::kMillisecond;
 /// How long a connect is retried where the peer listens but drops the connection, or where this
 /// process lacks memory for it.
 constexpr uint64_t kRetries = 5'000 * util::kMillisecond;
+/// How long this process may lack room to map the ring that it was given.
+constexpr uint64_t kMapPatience = 5'000 * util::kMillisecond;
 constexpr uint64_t kMaxBackoff = 50 * util::kMillisecond;
 
 /// True if the process has a connection that is not over.
@@ -246,17 +248,21 @@ void Handshake::on_welcome(Connection& connection) {
   }
   connection.welcome = welcome;
   connection.chunk = std::move(received.fds[0]);
+  connection.started = now();
   accept_welcome(connection);
 }
 
-/// Steps that may throw come first: this function is then called again, because the peer already
-/// considers the connection established.
+/// Steps that may throw or lack memory come first: this function is then called again, because the
+/// peer already considers the connection established.
 void Handshake::accept_welcome(Connection& connection) {
   const Welcome& welcome = connection.welcome;
   const char* why = nullptr;
   x_control.read_controls(welcome.greeting.nonce);
-  const int status = x_connections.find_or_add_process(connection, welcome.greeting, &why);
+  const bool again = bool(connection.process);
+  const int status =
+      again ? 0 : x_connections.find_or_add_process(connection, welcome.greeting, &why);
   auto chunk = Memfd::adopt(std::move(connection.chunk), kColdChunkBytes);
+  if (!status && chunk.error() == -FI_ENOMEM) return await_room(connection);
   if (status || !chunk || welcome.ring >= kColdRings) {
     ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
                connection.request.address.to_string().c_str(),
@@ -264,12 +270,21 @@ void Handshake::accept_welcome(Connection& connection) {
     return fail(connection, status == -FI_EMFILE ? status : -FI_ECONNREFUSED);
   }
   chunk->close_fd();
+  if (again && x_connections.watch(connection)) return fail(connection, -FI_ENOMEM);
   x_connections.go_up(connection);
   x_negotiation.begin(connection);
   Mail mail{Mail::Type::out_up, connection.shared_from_this(), connection.request};
   mail.segment = std::move(*chunk);
   mail.ring = welcome.ring;
   post_up(std::move(mail));
+}
+
+/// What the peer sends meanwhile stays in the socket.
+void Handshake::await_room(Connection& connection) {
+  const uint64_t time = now();
+  if (time - connection.started >= kMapPatience) return fail(connection, -FI_ENOMEM);
+  x_connections.unwatch(connection);
+  connection.deadline = time + util::kMillisecond;
 }
 
 /// 0 if the process at the other end of `connection` may use this name: the kernel lets only one

@@ -45,6 +45,7 @@ class Handshake {
   int check_name(Connection& connection, const util::SocketAddress& name, uint64_t nonce,
                  util::Fd& back);
   void accept_welcome(Connection& connection);
+  void await_room(Connection& connection);
   void post_up(Mail mail) noexcept;
   uint64_t now() const noexcept { return x_connections.config.clock->now(); }
 

@@ -41,6 +41,12 @@ int populate(void* base, size_t offset, size_t bytes) noexcept {
   return madvise(from, before + bytes, MADV_POPULATE_WRITE) ? errno : 0;
 }
 
+/// EAGAIN is a lack of memory, too: the process locks all its mappings and has reached its limit.
+/// Callers of this file would repeat the operation for ever.
+int mapping_error() noexcept {
+  return errno == EAGAIN ? -FI_ENOMEM : -errno;
+}
+
 }  // namespace
 
 Memfd::Memfd(Memfd&& other) noexcept
@@ -73,11 +79,11 @@ void Memfd::reset() noexcept {
 
 int Memfd::map(size_t bytes) noexcept {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, x_fd.get(), 0);
-  if (base == MAP_FAILED) return -errno;
+  if (base == MAP_FAILED) return mapping_error();
   x_base = base;
   x_bytes = bytes;
   x_epoch = util::process_epoch();
-  return madvise(base, bytes, MADV_DONTFORK) ? -errno : 0;
+  return madvise(base, bytes, MADV_DONTFORK) ? mapping_error() : 0;
 }
 
 util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed) {
@@ -106,7 +112,7 @@ util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed)
   return segment;
 }
 
-util::Result<Memfd> Memfd::adopt(util::Fd fd, size_t bytes) {
+util::Result<Memfd> Memfd::adopt(util::Fd&& fd, size_t bytes) {
   struct stat status {};
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(fd.get(), &status) ||
@@ -114,7 +120,14 @@ util::Result<Memfd> Memfd::adopt(util::Fd fd, size_t bytes) {
     return -FI_EINVAL;
   Memfd segment;
   segment.x_fd = std::move(fd);
-  if (const int rc = segment.map(bytes)) return rc;
+  if (const int rc = segment.map(bytes)) {
+    ERDMA_NOTICE(local_path, EP_CTRL,
+                 "cannot map %zu bytes that a peer shares: %s; raise RLIMIT_AS (ulimit -v) or "
+                 "vm.max_map_count",
+                 bytes, util::ErrorText(-rc).c_str());
+    fd = std::move(segment.x_fd);
+    return rc;
+  }
   return segment;
 }
 

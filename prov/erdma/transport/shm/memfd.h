@@ -20,8 +20,9 @@ class Memfd {
 
   /// Zeroed memory whose first `backed` bytes are guaranteed. -FI_ENOMEM, -FI_EMFILE, ...
   static util::Result<Memfd> create(const char* name, size_t bytes, size_t backed);
-  /// Maps what a peer sent. -FI_EINVAL unless it is a sealed memfd of exactly this size.
-  static util::Result<Memfd> adopt(util::Fd fd, size_t bytes);
+  /// Maps what a peer sent. -FI_EINVAL: it is no sealed memfd of exactly this size. After another
+  /// error, such as -FI_ENOMEM, which is logged, `fd` is left as it was.
+  static util::Result<Memfd> adopt(util::Fd&& fd, size_t bytes);
 
   explicit operator bool() const noexcept { return x_base != nullptr; }
   void* data() const noexcept { return x_base; }
