@@ -69,6 +69,7 @@ class Deliveries {
   /// Handles a done packet: the sender's put() into memory here is over.
   void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept;
+  bool any() const noexcept { return x_deliveries.in_use() > 0; }
   /// Returns whether there is memory for one more.
   bool has_memory() noexcept { return x_deliveries.reserve(); }
   /// Reports what waited for answers that have left now.

@@ -160,7 +160,7 @@ int Engine::cancel(const void* context) noexcept {
 /// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
 /// not left when it returns.
 int Engine::progress(bool all) noexcept {
-  if (x_receives.take_accepted() && !all && needs_no_poll()) [[unlikely]]
+  if (x_receives.unexpected().take_released() && !all && needs_no_poll()) [[unlikely]]
     return 0;
   x_sends_since_progress = 0;
   int steps = 0;
@@ -169,9 +169,13 @@ int Engine::progress(bool all) noexcept {
     for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
     if (x_left_packets.end_poll()) x_messages.polled();
     if (first) x_made_progress = steps > 0;
-    if (x_peers.waiting().empty()) [[likely]]
+    auto& waiting = x_peers.waiting();
+    if (waiting.empty()) [[likely]]
       return steps;
-    steps += retry_all_pending();
+    for (Peer *peer = waiting.front(), *next; peer; peer = next) {
+      next = waiting.next(*peer);
+      steps += retry_pending(*peer);
+    }
     if (!x_messages.must_poll()) return steps;
   }
 }
@@ -179,19 +183,10 @@ int Engine::progress(bool all) noexcept {
 /// Called after a receive took an unexpected message. True: enough further ones are here, and this
 /// endpoint waits for nothing else.
 bool Engine::needs_no_poll() noexcept {
-  const bool waits = x_sends.in_use() + x_fast_rma.in_use() > 0 || !x_peers.waiting().empty();
+  const bool waits = x_sends.in_use() + x_fast_rma.in_use() > 0 || x_receives.deliveries().any() ||
+                     !x_receives.all_served() || !x_peers.waiting().empty();
   const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
-  return !waits && !due && x_receives.keeps_enough() && x_left_packets.skip_poll();
-}
-
-int Engine::retry_all_pending() noexcept {
-  auto& waiting = x_peers.waiting();
-  int steps = 0;
-  for (Peer *peer = waiting.front(), *next; peer; peer = next) {
-    next = waiting.next(*peer);
-    steps += retry_pending(*peer);
-  }
-  return steps;
+  return !waits && !due && x_receives.unexpected().enough() && x_left_packets.skip_poll();
 }
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.
@@ -229,7 +224,7 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   if (header.op == wire::Op::eager) [[likely]] {
     if (x_receives.on_eager(peer, link, header, payload, length)) [[likely]] {
       if (x_receives.all_served()) x_served = x_left_packets.leave();
-    } else if (x_receives.keeps_enough()) {
+    } else if (x_receives.unexpected().enough() && x_receives.all_served()) {
       x_served = x_left_packets.leave_unexpected();
     }
     return;
@@ -302,7 +297,7 @@ bool Engine::waits_for(const transport::Link& link) noexcept {
   Peer* peer = static_cast<Peer*>(link.user);
   if (!peer) return false;
   if (peer->sending() || !peer->active.empty()) return true;
-  return peer->link == &link && x_receives.waits_for(*peer);
+  return peer->link == &link && x_receives.waits_for(peer);
 }
 
 // --- the end of a peer, or of the endpoint ------------------------------------------------------
@@ -333,9 +328,10 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   lost |= x_receives.fail(peer, link, status, sending);
   if (link && status != -FI_ESHUTDOWN)
     tell_lost(peer, *link, status,
-              lost                                                   ? Loss::of_operations
-              : sending && link->was_up() && x_receives.awaits_any() ? Loss::of_messages_to_come
-                                                                     : Loss::none);
+              lost ? Loss::of_operations
+              : sending && link->was_up() && x_receives.waits_for(nullptr)
+                  ? Loss::of_messages_to_come
+                  : Loss::none);
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;

@@ -144,7 +144,6 @@ class Engine final : public transport::Sink, PeerLoss {
   }
   bool needs_no_poll() noexcept;
   int retry_pending(Peer& peer) noexcept;
-  int retry_all_pending() noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;
   void on_one_sided(Peer& peer, transport::Link& link, const wire::MessageHeader& header,

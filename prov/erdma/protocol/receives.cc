@@ -84,7 +84,6 @@ void Receives::on_first_fragment(Peer& peer, transport::Link& link,
 }
 
 bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
-  x_accepted = true;
   Peer& peer = *message.peer;
   const bool multi = receive.multi();
   receive.held = multi;

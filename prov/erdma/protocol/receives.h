@@ -52,22 +52,16 @@ class Receives {
   }
   CompletionSink& sink() noexcept { return x_received; }
 
-  /// Returns whether a posted receive names this peer. Scans the queues, as this is called rarely.
-  bool waits_for(const Peer& peer) noexcept { return x_queues->has_posted_from(peer.source); }
+  /// Returns whether a posted receive names this peer, or any source if null. Scans the queues, as
+  /// this is called rarely.
+  bool waits_for(const Peer* peer) noexcept {
+    return x_queues->has_posted_from(peer ? peer->source : nullptr);
+  }
   /// Returns whether no receive is posted.
   bool all_served() const noexcept {
     return x_queues->tagged.posted_count() + x_queues->untagged.posted_count() == 0;
   }
-  /// Returns whether no receive is posted and so many messages came unexpected that the application
-  /// will be busy with them for a while.
-  bool keeps_enough() const noexcept {
-    return x_unexpected.count() >= kEnough && !x_shared && all_served();
-  }
-  /// Returns whether a receive has taken an unexpected message since the last call.
-  bool take_accepted() noexcept { return std::exchange(x_accepted, false); }
-  static constexpr uint32_t kEnough = 64;  ///< unexpected messages
-  /// Returns whether a receive from any source is posted.
-  bool awaits_any() noexcept { return x_queues->has_posted_from(nullptr); }
+  UnexpectedMessages& unexpected() noexcept { return x_unexpected; }
   /// Fails the receives that need a link that is down. `sending`: this endpoint sends to the peer
   /// over it. Returns true if any operation failed.
   bool fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept;
@@ -97,7 +91,6 @@ class Receives {
   SharedReceives* x_shared;  ///< null: receives are posted here
   ReceiveQueues* x_queues;   ///< x_own, or the shared ones
   UnexpectedMessages x_unexpected;
-  bool x_accepted = false;  ///< take_accepted()
   Deliveries x_deliveries;
   Fragments x_fragments;
 };

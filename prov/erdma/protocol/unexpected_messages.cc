@@ -98,6 +98,7 @@ void UnexpectedMessages::send_budget(Peer& peer) noexcept {
 }
 
 void UnexpectedMessages::release(Unexpected& message) noexcept {
+  x_released = true;
   Peer& peer = *message.peer;
   peer.unexpected_bytes -= cost(message);
   if (message.header.op == wire::Op::eager)

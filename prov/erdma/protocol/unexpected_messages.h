@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "protocol/arguments.h"
 #include "protocol/controls.h"
 #include "protocol/spare_buffers.h"
@@ -19,7 +21,11 @@ class UnexpectedMessages {
   /// already, and its link fails. Throws std::bad_alloc, and then nothing has happened.
   Unexpected* store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                     const std::byte* payload, size_t length, Matcher& queues);
-  uint32_t count() const noexcept { return x_messages.in_use(); }
+  /// So many are kept that an application which takes them will be busy for a while.
+  bool enough() const noexcept { return x_messages.in_use() >= kEnough; }
+  static constexpr uint32_t kEnough = 64;
+  /// Returns whether release() was called since the last call.
+  bool take_released() noexcept { return std::exchange(x_released, false); }
   /// Releases a message that has left the matcher.
   void release(Unexpected& message) noexcept;
 
@@ -33,6 +39,7 @@ class UnexpectedMessages {
   Controls& x_controls;
   SpareBuffers x_buffers;
   util::Pool<Unexpected> x_messages;
+  bool x_released = false;
 };
 
 }  // namespace erdma::protocol

@@ -40,6 +40,28 @@ bool asks_sender(PathChoice& choice, const Transfer& transfer, Mode mode, bool s
   return !is_divided(mode) || choice.expects_help(transfer.range.length());
 }
 
+/// Copies the next piece of the message out of its slot.
+void copy_piece(Transfer& transfer, const void* slot, size_t bytes,
+                const util::Clock& clock) noexcept {
+  const CopyFunction copy = transfer.state.streaming == Streaming::both ? stream_copy : plain_copy;
+  const bool timed = transfer.both_ways && transfer.piece < kTimedPieces;
+  const uint64_t start = timed ? clock.now() : 0;
+  copy_out(transfer.local, transfer.locals, transfer.range.begin + transfer.offset, slot, bytes,
+           copy);
+  if (!timed) return;
+  transfer.copied_ns += clock.now() - start;
+  transfer.copied_bytes += bytes;
+}
+
+/// The nanoseconds of a transfer that compare with those of other paths; it took `took`. Where
+/// messages go both ways, each side copies into and out of slots, and while it moves bytes by CMA,
+/// the other side's copies stand still. So the time of a copy that was tried beside the peer's CMA
+/// would keep both sides from copying for good. What counts is the time of the copies alone.
+uint64_t comparable_time(const Transfer& transfer, uint64_t took) noexcept {
+  if (transfer.state.mode != Mode::bounce || transfer.copied_bytes == 0) return took;
+  return std::min(took, 2 * transfer.copied_ns * transfer.range.length() / transfer.copied_bytes);
+}
+
 uint32_t claim_alone(Transfer& transfer) noexcept {
   if (transfer.claimed < transfer.chunks) return transfer.claimed++;
   transfer.closed = true;
@@ -358,7 +380,7 @@ int BulkTransfers::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   while (transfer.piece < produced && transfer.offset < transfer.range.length() &&
          budget.pieces > 0) {
     const size_t bytes = piece_bytes(transfer.piece, transfer.range.length() - transfer.offset);
-    copy_piece(transfer, bytes);
+    copy_piece(transfer, bounce_slot(x_memory, transfer.piece), bytes, x_clock);
     transfer.offset += bytes;
     x_counters.bounce_in_bytes += bytes;
     --budget.pieces;
@@ -367,28 +389,6 @@ int BulkTransfers::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   }
   if (transfer.offset == transfer.range.length()) end(transfer);
   return steps ? steps : await_sender(transfer);
-}
-
-void BulkTransfers::copy_piece(Transfer& transfer, size_t bytes) noexcept {
-  const CopyFunction copy = transfer.state.streaming == Streaming::both ? stream_copy : plain_copy;
-  const bool timed = transfer.both_ways && transfer.piece < kTimedPieces;
-  const uint64_t start = timed ? x_clock.now() : 0;
-  copy_out(transfer.local, transfer.locals, transfer.range.begin + transfer.offset,
-           bounce_slot(x_memory, transfer.piece), bytes, copy);
-  if (!timed) return;
-  transfer.copied_ns += x_clock.now() - start;
-  transfer.copied_bytes += bytes;
-}
-
-/// Nanoseconds that the transfer took, for comparison with other paths. Where messages go both
-/// ways, each side copies into and out of slots, and while it moves bytes by CMA, the other side's
-/// copies stand still. So the time of a copy that was tried beside the peer's CMA would keep both
-/// sides from copying for good. What counts is the time of the copies alone.
-uint64_t BulkTransfers::time_taken(const Transfer& transfer, uint64_t now,
-                                   bool copied) const noexcept {
-  const uint64_t took = now - std::max(transfer.started, x_last_end);
-  if (!copied || transfer.copied_bytes == 0) return took;
-  return std::min(took, 2 * transfer.copied_ns * transfer.range.length() / transfer.copied_bytes);
 }
 
 /// No slot is filled. A sender that computes may not poll for long; what it shared is then read by
@@ -416,8 +416,9 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
   if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0u);
   const size_t lefts = transfer.lefts;
-  const bool copied = transfer.state.mode == Mode::bounce;
-  if (copied) {
+  const uint64_t now = x_clock.now();
+  const uint64_t took = comparable_time(transfer, now - std::max(transfer.started, x_last_end));
+  if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;
     transfer.leave(transfer.range.begin + transfer.offset, transfer.range.end);
   } else {
@@ -429,9 +430,8 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   if (transfer.asks && transfer.present && is_divided(transfer.state.mode))
     x_choice.helped(transfer.range.length(), transfer.by_sender > 0);
   transfer.state.mode = Mode::none;
-  const uint64_t now = x_clock.now();
   if (transfer.lefts == lefts && transfer.status == 0 && transfer.comparable)
-    x_choice.record(transfer.range.length(), transfer.path, time_taken(transfer, now, copied));
+    x_choice.record(transfer.range.length(), transfer.path, took);
   x_last_end = now;
 }
 

@@ -134,9 +134,7 @@ class BulkTransfers {
   void close(Transfer& transfer) noexcept;
   int watch_sender(Transfer& transfer) noexcept;
   int empty_slots(Transfer& transfer, Budget& budget) noexcept;
-  void copy_piece(Transfer& transfer, size_t bytes) noexcept;
   int await_sender(Transfer& transfer) noexcept;
-  uint64_t time_taken(const Transfer& transfer, uint64_t now, bool copied) const noexcept;
   void end(Transfer& transfer) noexcept;
   bool revoked(const Transfer& transfer) const noexcept;
   Stop stop_of(const Transfer& transfer) const noexcept;
