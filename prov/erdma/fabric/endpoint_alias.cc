@@ -18,18 +18,21 @@ EndpointAlias::EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) 
   refuse_calls(*this);
 }
 
-/// fi_control(3): only the flags of an alias are its own.
+/// An alias has only its default flags to itself (fi_ep_alias in fi_endpoint(3)).
 int EndpointAlias::control(int command, void* argument) noexcept {
   if (command != FI_GETOPSFLAG && command != FI_SETOPSFLAG) return -FI_ENOSYS;
   if (!argument) return -FI_EINVAL;
+  const bool set = command == FI_SETOPSFLAG;
   const util::Guard guard(x_endpoint.domain().lock());
-  uint64_t transmit = x_transmit, receive = x_receive;
-  const int rc = exchange_op_flags(*static_cast<uint64_t*>(argument), command == FI_SETOPSFLAG,
+  uint64_t transmit = x_transmit.load(std::memory_order_relaxed);
+  uint64_t receive = x_receive.load(std::memory_order_relaxed);
+  const int rc = exchange_op_flags(*static_cast<uint64_t*>(argument), set,
                                    x_endpoint.options().caps() & FI_TRIGGER, transmit, receive);
+  if (rc || !set) return rc;
   x_transmit.store(transmit, std::memory_order_relaxed);
   x_receive.store(receive, std::memory_order_relaxed);
   compute_defaults();
-  return rc;
+  return 0;
 }
 
 int EndpointAlias::close() noexcept {
@@ -40,9 +43,9 @@ int EndpointAlias::close() noexcept {
 
 void EndpointAlias::compute_defaults() noexcept {
   const bool selective = x_endpoint.send_defaults().selective;
-  x_send_defaults.store({x_transmit, selective}, std::memory_order_relaxed);
-  x_receive_defaults.store(x_endpoint.receive_defaults().with(x_receive),
-                           std::memory_order_relaxed);
+  constexpr auto relaxed = std::memory_order_relaxed;
+  x_send_defaults.store({x_transmit.load(relaxed), selective}, relaxed);
+  x_receive_defaults.store(x_endpoint.receive_defaults().with(x_receive.load(relaxed)), relaxed);
 }
 
 void EndpointAlias::enable(CallsOn on) noexcept {

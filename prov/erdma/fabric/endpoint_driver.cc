@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "fabric/auto_progress.h"
+#include "util/clock.h"
 
 namespace erdma::fabric {
 EndpointDriver::EndpointDriver(Domain& domain, void* context, bool with_device_memory) noexcept
@@ -45,7 +46,7 @@ int EndpointDriver::progress() noexcept {
   if (!x_engine || !owned()) [[unlikely]]
     return 0;
   if (!x_attention) [[likely]]
-    return x_engine->progress();
+    return x_engine->needs_no_poll(util::SystemClock()) ? 0 : x_engine->progress();
   if (x_attention & kArmed && !slept_on()) disarm();
   const int steps = x_engine->progress();
   worked();

@@ -15,8 +15,8 @@ namespace {
 
 /// The C library copies less by vectors, and more in a way that spares the cache.
 constexpr size_t kLoopLeast = 2048, kLoopMost = size_t{1} << 20;
-/// Shorter payloads are read by the loop: string copies do not leave them in the first cache, where
-/// the application wants them.
+/// Shorter payloads are copied by the loop: string copies do not leave them in the first cache,
+/// where the application wants them.
 constexpr size_t kStringLeast = 4097;
 
 /// Wider vectors than those of every x86-64 gain nothing: the lines come from another core.

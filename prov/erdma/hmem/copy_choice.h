@@ -21,7 +21,7 @@ enum class CopyMethod : uint8_t {
 /// no clock.
 class CopyChoice {
  public:
-  /// The methods that are possible besides the loop. Streaming is tried only while the others are
+  /// The methods that are possible besides the loop. Streaming is tried only while the best is
   /// slow, because it takes the lines out of the caches.
   struct Offer {
     bool string, stream;

@@ -89,7 +89,7 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 
 /// Sends a message that the fast path refused. If the link had no room, polls once before it falls
 /// back to a request, since then all later sends would need requests, too.
-// `args` is passed by value, so that the fast path can keep its own in registers.
+/// `args` is a copy, so that the fast path can keep its own in registers.
 int Engine::post_send_slow(const SendArgs& args, Peer& peer) noexcept {
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
   if (x_messages.must_poll()) progress();
@@ -160,8 +160,6 @@ int Engine::cancel(const void* context) noexcept {
 /// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
 /// not left when it returns.
 int Engine::progress(bool all) noexcept {
-  if (x_receives.unexpected().take_released() && !all && needs_no_poll()) [[unlikely]]
-    return 0;
   x_sends_since_progress = 0;
   int steps = 0;
   for (bool first = true;; first = false) {
@@ -178,15 +176,6 @@ int Engine::progress(bool all) noexcept {
     }
     if (!x_messages.must_poll()) return steps;
   }
-}
-
-/// Called after a receive took an unexpected message. True: enough further ones are here, and this
-/// endpoint waits for nothing else.
-bool Engine::needs_no_poll() noexcept {
-  const bool waits = x_sends.in_use() + x_fast_rma.in_use() > 0 || x_receives.deliveries().any() ||
-                     !x_receives.all_served() || !x_peers.waiting().empty();
-  const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
-  return !waits && !due && x_receives.unexpected().enough() && x_left_packets.skip_poll();
 }
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.

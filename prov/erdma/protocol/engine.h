@@ -13,6 +13,7 @@
 #include "protocol/receives.h"
 #include "protocol/rma_initiator.h"
 #include "protocol/rma_target.h"
+#include "util/clock.h"
 
 namespace erdma::protocol {
 
@@ -23,9 +24,10 @@ class LeftPackets {
  public:
   /// A receive has just taken an unexpected message, and enough others are kept. True: no poll is
   /// needed yet. So an application that receives more slowly than its peers send finds the messages
-  /// in the cache, instead of at the end of an ever longer queue.
-  bool skip_poll() noexcept {
-    if (++x_skipped <= kMostSkipped) return true;
+  /// in the cache, instead of at the end of an ever longer queue. `now`: ns.
+  bool skip_poll(uint64_t now) noexcept {
+    if (x_skipped == 0) x_first_skipped = now;
+    if (++x_skipped <= kMostSkipped && now - x_first_skipped <= kLongestSkip) return true;
     x_skipped = 0;
     x_few = true;
     return false;
@@ -47,15 +49,18 @@ class LeftPackets {
   }
 
   static constexpr unsigned kMost = 16;  ///< polls in succession that leave packets
-  /// Receives of unexpected messages for which no poll is made in succession, and unexpected
-  /// messages that the next poll takes. Together with the polls that may leave none, they bring
-  /// less than one message for each that is received.
+  /// Receives of unexpected messages for which no poll is made, the time in which they are made
+  /// (ns: peers may access memory here), and eager messages that the next poll takes from a hot
+  /// ring. Together with the polls that may leave none, they bring less than one message for each
+  /// that is received, from up to three peers at a time.
   static constexpr unsigned kMostSkipped = 16;
-  static constexpr uint32_t kFew = 8;
+  static constexpr uint64_t kLongestSkip = 20'000;
+  static constexpr uint32_t kFew = 4;
 
  private:
   unsigned x_in_succession = 0;
   unsigned x_skipped = 0;
+  uint64_t x_first_skipped = 0;
   uint32_t x_unexpected_left = UINT32_MAX;  ///< that this poll takes
   bool x_few = false;                       ///< the next poll takes few
   bool x_left = false;
@@ -98,6 +103,19 @@ class Engine final : public transport::Sink, PeerLoss {
   /// Polls the transports and retries what waits. Returns the number of steps of progress. `all`:
   /// leaves no packets in their rings (LeftPackets).
   int progress(bool all = false) noexcept;
+  /// True: progress() can wait until the application has received more of the messages that came
+  /// unexpected: a receive took one since the last call, enough others are here, and this endpoint
+  /// waits for nothing else.
+  bool needs_no_poll(const util::Clock& clock) noexcept {
+    if (!x_receives.unexpected().take_released()) [[likely]]
+      return false;
+    const bool waits = x_sends.in_use() + x_fast_rma.in_use() > 0 ||
+                       x_receives.deliveries().any() || !x_receives.all_served() ||
+                       !x_peers.waiting().empty();
+    const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
+    return !waits && !due && x_receives.unexpected().enough() &&
+           x_left_packets.skip_poll(clock.now());
+  }
   /// True while links have not taken all injected messages and control packets (fins, for example):
   /// no completion tells the caller when they leave.
   bool has_injected() noexcept;
@@ -142,7 +160,6 @@ class Engine final : public transport::Sink, PeerLoss {
   bool sends_full() const noexcept {
     return x_sends.in_use() + x_fast_rma.in_use() >= x_config.send_limit;
   }
-  bool needs_no_poll() noexcept;
   int retry_pending(Peer& peer) noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;

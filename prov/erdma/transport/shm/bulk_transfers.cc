@@ -56,9 +56,10 @@ void copy_piece(Transfer& transfer, const void* slot, size_t bytes,
 /// The nanoseconds of a transfer that compare with those of other paths; it took `took`. Where
 /// messages go both ways, each side copies into and out of slots, and while it moves bytes by CMA,
 /// the other side's copies stand still. So the time of a copy that was tried beside the peer's CMA
-/// would keep both sides from copying for good. What counts is the time of the copies alone.
+/// would keep both sides from copying for good. What counts is the time of the copies alone. A copy
+/// with streaming stores competes by its own time, because this side does not see what they cost.
 uint64_t comparable_time(const Transfer& transfer, uint64_t took) noexcept {
-  if (transfer.state.mode != Mode::bounce || transfer.copied_bytes == 0) return took;
+  if (transfer.path != Path::copy || transfer.copied_bytes == 0) return took;
   return std::min(took, 2 * transfer.copied_ns * transfer.range.length() / transfer.copied_bytes);
 }
 

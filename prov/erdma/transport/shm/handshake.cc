@@ -204,6 +204,11 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   guarded("connecting", [&] { connect_back(connection.process->name, std::move(back)); });
 }
 
+/// How long the kernel may lack room to pass a ring.
+uint64_t Handshake::most_wait_for_room() const noexcept {
+  return std::max(kRetries, x_connections.config.options.connect_timeout_ns);
+}
+
 /// Passes the peer its ring, now or at the deadline. False: the connection is lost.
 bool Handshake::send_welcome(Connection& connection) {
   Welcome welcome;
@@ -215,9 +220,7 @@ bool Handshake::send_welcome(Connection& connection) {
   if (connection.welcome_due) {
     const uint64_t time = now();
     connection.deadline = time + util::kMillisecond;
-    if (time - connection.started <
-        std::max(kRetries, x_connections.config.options.connect_timeout_ns))
-      return true;
+    if (time - connection.started < most_wait_for_room()) return true;
     send_refusal(connection);
   }
   if (rc) return x_control.lose(connection, -FI_ECONNRESET), false;
@@ -231,9 +234,10 @@ void Handshake::on_welcome(Connection& connection) {
   Welcome welcome{ours};
   Received received = receive(connection.socket.get(), &welcome, sizeof(welcome));
   if (received.bytes == -EAGAIN) return;
-  // The peer may end the channel before it has passed the ring.
-  if (received.bytes <= 0 || is_bye(welcome, received.bytes))
-    return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
+  // The peer may end the channel before it has passed the ring, for which it takes its time.
+  if (is_bye(welcome, received.bytes))
+    return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries + most_wait_for_room());
+  if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
   const util::AddressText peer = connection.request.address.to_string();
   const std::string fault = fault_of(welcome.greeting, received.bytes == sizeof(welcome), ours);
   if (!fault.empty() || welcome.status) {
@@ -259,6 +263,8 @@ void Handshake::accept_welcome(Connection& connection) {
   const char* why = nullptr;
   x_control.read_controls(welcome.greeting.nonce);
   const bool again = bool(connection.process);
+  // Its exit was reported while this side waited, and is not reported again.
+  if (again && connection.process->life->exited()) return fail(connection, -FI_ECONNREFUSED);
   const int status =
       again ? 0 : x_connections.find_or_add_process(connection, welcome.greeting, &why);
   auto chunk = Memfd::adopt(std::move(connection.chunk), kColdChunkBytes);

@@ -39,6 +39,7 @@ class Handshake {
   void fail(Connection& connection, int status);
   void accept_hello(Connection& connection, const Greeting& theirs);
   bool send_welcome(Connection& connection);
+  uint64_t most_wait_for_room() const noexcept;
   void refuse(Connection& connection, const char* why);
   void refuse_silently(Connection& connection);
   void send_refusal(Connection& connection) noexcept;

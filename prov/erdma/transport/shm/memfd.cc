@@ -122,8 +122,8 @@ util::Result<Memfd> Memfd::adopt(util::Fd&& fd, size_t bytes) {
   segment.x_fd = std::move(fd);
   if (const int rc = segment.map(bytes)) {
     ERDMA_NOTICE(local_path, EP_CTRL,
-                 "cannot map %zu bytes that a peer shares: %s; raise RLIMIT_AS (ulimit -v) or "
-                 "vm.max_map_count",
+                 "cannot map %zu bytes that a peer shares: %s; raise RLIMIT_AS (ulimit -v), "
+                 "RLIMIT_MEMLOCK (ulimit -l) or vm.max_map_count",
                  bytes, util::ErrorText(-rc).c_str());
     fd = std::move(segment.x_fd);
     return rc;

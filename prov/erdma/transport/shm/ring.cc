@@ -99,6 +99,15 @@ uint32_t RingSender::put(Slot& slot, const iovec* payload, size_t count, size_t 
   return 0;
 }
 
+hmem::CopyChoice::Choice choose_copy(hmem::CopyChoice* copy, StreamingPolicy streaming,
+                                     size_t length) noexcept {
+  using hmem::CopyMethod;
+  if (length < hmem::CopyChoice::kLeast || !copy) return {CopyMethod::loop, false};
+  if (streaming == StreamingPolicy::always) return {CopyMethod::stream, false};
+  return copy->choose(length,
+                      {hmem::string_copies_possible(), streaming == StreamingPolicy::calibrate});
+}
+
 uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
   if (!x_memory.bytes || length > kMaxEager) return kNoRoom;
   uint32_t place = 0;
@@ -134,11 +143,13 @@ bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   return true;
 }
 
-/// A round that ends here is counted even if the receiver lags behind, so that the payload does not
-/// go to the beginning.
+/// A round that ends here is counted once, also if the receiver lags behind, so that no payload
+/// goes to the beginning.
 bool RingSender::ends_round(uint32_t offset) noexcept {
   if (x_round < kByteRing && offset - x_round < kMaxEager) {
-    if (++x_rounds == kRoundsEach) x_round *= 2, x_rounds = 0;
+    const uint32_t end = restart_payload(x_byte_head);
+    if (std::exchange(x_counted, end) != end && ++x_rounds == kRoundsEach)
+      x_round *= 2, x_rounds = 0;
     return true;
   }
   return offset - kShortRound < kMaxEager && one_of_many();
@@ -164,10 +175,7 @@ bool RingSender::moves() noexcept {
 }
 
 void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) noexcept {
-  if (length < hmem::CopyChoice::kLeast || !x_copy) return copy_to_owned(to, from, length);
-  if (x_streaming == StreamingPolicy::always) return stream_copy(to, from, length);
-  const hmem::CopyChoice::Choice choice = x_copy->choose(
-      length, {hmem::string_copies_possible(), x_streaming == StreamingPolicy::calibrate});
+  const hmem::CopyChoice::Choice choice = choose_copy(x_copy, x_streaming, length);
   if (!choice.timed) [[likely]]
     return copy_by(choice.method, to, from, length);
   const util::SystemClock clock;

@@ -93,6 +93,10 @@ inline void copy_header(std::byte* to, const void* from) noexcept {
   }
 }
 
+/// How the next payload of so many bytes is written into a byte ring. `copy`: null: by the loop.
+hmem::CopyChoice::Choice choose_copy(hmem::CopyChoice* copy, StreamingPolicy streaming,
+                                     size_t length) noexcept;
+
 /// The sending end of a ring. One thread. Nothing that the receiver writes can make it leave the
 /// memory.
 class RingSender {
@@ -147,7 +151,7 @@ class RingSender {
   /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
   /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
-  /// True if payloads seldom lie on pages that are written for the first time.
+  /// True if most payloads of the next cycles lie on pages that were written before.
   bool warm() const noexcept { return x_first_bytes >= kByteRing; }
   /// Call if there was no room just now. False: the receiver has consumed nothing
   /// during the last kPatience calls, so it is busy with something else.
@@ -192,8 +196,9 @@ class RingSender {
   uint32_t x_byte_tail = 0;    ///< as published by the receiver
   uint32_t x_first_bytes = 0;  ///< put into the byte ring; counts to its size
   uint32_t x_round = kFirstRound;
-  unsigned x_rounds = 0;  ///< of this length
-  uint64_t x_seen = 0;    ///< the last value read from *consumed
+  unsigned x_rounds = 0;   ///< of this length
+  uint32_t x_counted = 0;  ///< end of the cycle whose round was counted last
+  uint64_t x_seen = 0;     ///< the last value read from *consumed
   hmem::CopyChoice* x_copy = nullptr;
   StreamingPolicy x_streaming = StreamingPolicy::calibrate;
   const CoreSharing* x_core = nullptr;

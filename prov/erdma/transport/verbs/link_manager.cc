@@ -112,7 +112,8 @@ void LinkManager::report_failure(VerbsLink& link, Sink& sink) noexcept {
   link.session.end();
   connection_limit.advance(link, LinkState::up);  // so that nothing connects it meanwhile
   report_down(link, std::exchange(link.down_status, 0), sink);
-  connection_limit.advance(link, LinkState::idle);
+  if (!link.connection(true) && !link.connection(false))
+    connection_limit.advance(link, LinkState::idle);
 }
 
 /// Operations that wait for the peer continue if both sides agreed to that, and fail otherwise.
@@ -153,7 +154,8 @@ void LinkManager::down(VerbsLink& link, int status, Sink& sink) noexcept {
   Connection* const other = link.connection(false);
   if (!other) return link_is_down(link, false, sink);
   connection_limit.advance(link, LinkState::up);  // so that nothing connects it meanwhile
-  other->close_status = 0;  // if it is already ending, the status of the attempt is the better one
+  // If it is already ending, the status of the attempt is better than that of a loss.
+  if (!other->receiver.muted()) other->close_status = 0;
   break_connection(*other, status, "the connection to ourselves failed");
 }
 
@@ -276,7 +278,8 @@ void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
   const int status = connection.close_status ? connection.close_status : -FI_ECONNRESET;
   // This was the half that only receives, of a link to this endpoint itself. The attempt to connect
   // tells whether the link is down, unless the protocol failed it.
-  const bool only_receives = link.state() != LinkState::up && !connection.receiver.muted();
+  const bool only_receives = link.to_self() && !connection.active &&
+                             link.state() != LinkState::up && !connection.receiver.muted();
   connection_limit.remove(connection);
   x_completions.forget(connection.id);
   const std::unique_ptr<Connection> owned = link.remove(connection);
