@@ -75,8 +75,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
   uint64_t backoff = 0;
   bool sender_done = false;  ///< inbound: the sender no longer writes into its ring
   ConnectRequest request;
-  Welcome welcome;           ///< outbound: the answer, valid once `chunk` is set
-  util::Fd chunk;            ///< the memory that came with the answer
+  Welcome welcome;  ///< outbound: the answer, valid once `chunk` is set
+  util::Fd chunk;   ///< the memory that came with the answer
   /// Inbound and up, but the kernel did not pass the ring. The next try is at `deadline`; the
   /// negotiation about CMA waits for it.
   bool welcome_due = false;
