@@ -360,6 +360,20 @@ TEST(what_the_nic_wrote_is_flushed_after_its_registration_has_ended) {
   ck_assert_int_eq(softcuda_control("free waits"), 0);
 }
 
+/// The registration may end between the two questions.
+TEST(what_the_gpu_orders_needs_no_flush_after_its_registration_has_ended) {
+  ways(1, 0);
+  Scene scene({.linger_ns = 0});
+  ck_assert_int_eq(softcuda_control("ordering 100"), 0);
+  const DeviceMemory memory(8192);
+  const iovec list{memory.at(0), 8192};
+  (void)scene.key(memory, kWrites);
+  const transport::FlushTarget target = scene.registrations.acquire_flush(list);
+  ck_assert_int_eq(target.status, 0);
+  ck_assert_ptr_null(target.held);
+  ck_assert(scene.registrations.may_be_written(&list, 1));
+}
+
 /// CUDA may fail at any time. Writes of the NIC are flushed nevertheless, whether their
 /// registration lives or has ended.
 TEST(what_the_nic_wrote_is_flushed_though_cuda_can_not_name_it, 2) {

@@ -122,11 +122,12 @@ void GpuRegistrations::release(const Registration& registration) noexcept {
 
 // --- The end of unused registrations.
 
-/// Writes of the NIC under this registration may still need a flush, so it is recorded.
+/// The NIC may have written under this registration, and it may be asked later whether these writes
+/// need a flush, so it is recorded.
 void GpuRegistrations::retire(GpuRegion& region, RegionList& retired) noexcept {
-  if (region.flush && !region.stale)
+  if (region.rights & IBV_ACCESS_LOCAL_WRITE && !region.stale)
     x_written[x_written_count++ % x_written.size()] = {region.base, region.size, region.id,
-                                                       region.rights};
+                                                       region.rights, bool(region.flush)};
   retired.push_back(region);
 }
 
@@ -278,7 +279,9 @@ util::Result<GpuRegion*> GpuRegistrations::hold_written(const hmem::Allocation& 
     const std::lock_guard guard(x_mutex);
     if (GpuRegion* const region = writable(allocation))
       return region->flush ? add_user(*region) : nullptr;
-    if (const Written* const written = written_before(allocation)) rights = written->rights;
+    const Written* const written = written_before(allocation);
+    if (written && !written->flush) return nullptr;
+    if (written) rights = written->rights;
   }
   if (!rights) return -FI_ENOMEM;
   return hold(allocation, rights);

@@ -88,6 +88,7 @@ class GpuRegistrations final : public RegistrationCache,
     size_t size;
     uint64_t id;
     int rights;
+    bool flush;  ///< its writes need a flush
   };
   bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
   bool name(const iovec& memory, hmem::Allocation& found) noexcept;
