@@ -115,6 +115,23 @@ TEST(message_is_flushed_though_cuda_can_not_name_its_memory, 2) {
   ck_assert_int_eq(softcuda_control("clear"), 0);
 }
 
+/// After a fatal error CUDA answers no question. The sender's host memory is sent nevertheless.
+TEST(receive_fails_where_cuda_can_not_tell_its_memory, 4) {
+  _i & 1 ? staged_by_reading() : staged_by_writing();
+  HmemPorts ports;
+  const size_t length = _i & 2 ? 300'000 : 64;
+  Memory from(false, pattern(length)), to(true, std::vector<char>(length, '-'));
+  fi_context received;
+  ports.receive(to.at(), length, 1, &received);
+  ck_assert_int_eq(softcuda_control("fail cuPointerGetAttribute error=719 times=100000"), 0);
+  ports.send(from.at(), length, 1, nullptr);
+  const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
+  ck_assert_ptr_eq(error.op_context, &received);
+  ck_assert_int_eq(error.err, FI_EIO);
+  ck_assert(to.bytes() == std::vector<char>(length, '-'));
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+}
+
 /// The memory is freed while no operation is in flight. A driver may delay the free until the
 /// memory is deregistered.
 TEST(memory_of_a_message_that_ended_can_be_freed, 4) {

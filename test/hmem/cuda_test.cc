@@ -60,6 +60,36 @@ TEST(driver_tells_device_from_host_memory) {
   ck_assert(!cuda().any_device(&nothing, 1));
 }
 
+/// A kernel of the application has failed, for example: CUDA then answers no question. Device
+/// memory is what the processor can't read.
+TEST(memory_is_told_though_cuda_fails, 3) {
+  const char* const errors[] = {"4", "700", "719"};
+  const DeviceMemory memory(std::vector<char>(8, '-'));
+  char on_host[8] = "1234567", back[8] = {};
+  const iovec device{memory.at(0), 8}, host{on_host, 8};
+  const std::string line = std::string("fail cuPointerGetAttribute times=1000 error=") + errors[_i];
+  ck_assert_int_eq(softcuda_control(line.c_str()), 0);
+  ck_assert(cuda().is_device(memory.at(3)) && cuda().any_device(&device, 1));
+  ck_assert(!cuda().is_device(nullptr) && !cuda().any_device(&host, 1));
+  ck_assert_int_eq(cuda().gather(back, &host, 1, 0, 8), 0);
+  ck_assert_str_eq(back, "1234567");
+  ck_assert_int_eq(cuda().gather(back, &device, 1, 0, 8), -FI_EIO);
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA can't tell what it is"));
+  ck_assert_int_eq(cuda().scatter(&device, 1, 0, "7654321", 8), -FI_EIO);
+  ck_assert(memory.bytes() == std::vector<char>(8, '-'));
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+}
+
+/// By these answers CUDA says that it does not know the memory, or that it is not in use.
+TEST(memory_that_cuda_does_not_know_is_host_memory, 2) {
+  const DeviceMemory memory(8);
+  const char* const line = _i ? "fail cuPointerGetAttribute times=1000 error=3"
+                              : "fail cuPointerGetAttribute times=1000 error=1";
+  ck_assert_int_eq(softcuda_control(line), 0);
+  ck_assert(!cuda().is_device(memory.at(0)));
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+}
+
 /// Memory of cuMemCreate() belongs to no context, and neither the thread nor the device has one.
 TEST(memory_is_named_without_a_context) {
   erdma::test::g_made_by = erdma::test::MadeBy::mapping;

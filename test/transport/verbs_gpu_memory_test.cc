@@ -396,6 +396,24 @@ TEST(what_the_nic_wrote_is_flushed_though_cuda_can_not_name_it, 2) {
   if (!_i) scene.registrations.release(held);
 }
 
+/// The processor must not touch device memory after CUDA has failed, and host memory stays usable.
+TEST(no_processor_copies_what_cuda_can_not_tell) {
+  Scene scene;
+  const DeviceMemory memory(8192);
+  char bytes[8] = {};
+  const iovec device{memory.at(0), 8192}, host{bytes, sizeof(bytes)};
+  Registration made;
+  ck_assert_int_eq(softcuda_control("fail cuPointerGetAttribute error=719 times=1000"), 0);
+  ck_assert(!scene.registrations.copies(&device, 1) && scene.registrations.copies(&host, 1));
+  ck_assert_int_eq(scene.registrations.acquire(device.iov_base, 8192, kReads, made),
+                   -FI_EOPNOTSUPP);
+  ck_assert_int_eq(scene.host_uses, 0);
+  ck_assert_int_eq(scene.registrations.acquire(bytes, sizeof(bytes), kReads, made), 0);
+  ck_assert_int_eq(scene.host_uses, 1);
+  scene.registrations.release(made);
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+}
+
 /// A list with other memory may need copies by the processor.
 TEST(only_lists_of_device_memory_are_direct, 2) {
   Scene scene;

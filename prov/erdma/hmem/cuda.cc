@@ -1,6 +1,7 @@
 #include "hmem/cuda.h"
 
 #include <dlfcn.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <new>
@@ -15,6 +16,18 @@
 namespace erdma::hmem {
 
 using namespace cuda_api;
+
+namespace {
+
+/// Asks the kernel, since an access would end the process. False also if the kernel does not permit
+/// the question.
+bool cpu_reads(const void* pointer) noexcept {
+  std::byte byte{};
+  const iovec to{&byte, 1}, from{const_cast<void*>(pointer), 1};
+  return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == 1;
+}
+
+}  // namespace
 
 Cuda::Cuda(const Functions& functions)
     : x_api(functions),
@@ -60,7 +73,9 @@ Cuda* Cuda::load() noexcept try {
 // --- what a pointer is --------------------------------------------------------------------------
 
 bool Cuda::is_device(const void* pointer) const noexcept {
-  return usable() && x_api.is_device(pointer);
+  if (!usable()) return false;
+  const MemoryKind kind = x_api.kind_of(pointer);
+  return kind == MemoryKind::device || (kind == MemoryKind::unknown && !cpu_reads(pointer));
 }
 
 bool Cuda::is_managed(const void* pointer) const noexcept {
@@ -160,7 +175,9 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
   const char* why = "the CUDA driver does not know it, it may have been freed";
   if (!in)
     why = "CUDA can't be used in a forked process";
-  else if (is_device(to) || is_device(from))
+  else if (x_api.kind_of(to) == MemoryKind::unknown || x_api.kind_of(from) == MemoryKind::unknown)
+    why = "CUDA can't tell what it is";
+  else if (x_api.is_device(to) || x_api.is_device(from))
     why = "the thread has no CUDA context, and the GPU has no active primary context";
   ERDMA_NOTICE(gpu_refused, EP_DATA, "GPU memory could not be copied: %s", why);
   return -FI_EIO;

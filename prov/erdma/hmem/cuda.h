@@ -39,7 +39,8 @@ class Cuda final : public DeviceMemory {
 
   /// True if the pointer is into device memory. Managed memory counts as device memory, because an
   /// access by the CPU would migrate it. Each call asks the driver, since the application allocates
-  /// and frees memory at any time.
+  /// and frees memory at any time. If the driver fails, memory that the CPU can't read counts as
+  /// device memory.
   bool is_device(const void* pointer) const noexcept override;
   /// True for managed memory, whose pages move between the GPU and the host: a registration would
   /// keep pages that the memory has left.

@@ -31,11 +31,14 @@ const char* Functions::look_up(void* library) noexcept {
   return nullptr;
 }
 
-bool Functions::is_device(const void* pointer) const noexcept {
+/// CUDA does not know most host memory, and answers that the value is invalid. After a failed
+/// kernel or while the driver is unloaded, it answers with another error for memory of any kind.
+MemoryKind Functions::kind_of(const void* pointer) const noexcept {
   unsigned type = 0;
-  return pointer &&
-         cuPointerGetAttribute(&type, kPointerMemoryType, address_of(pointer)) == kSuccess &&
-         type == kMemoryDevice;
+  if (!pointer) return MemoryKind::host;
+  const Result rc = cuPointerGetAttribute(&type, kPointerMemoryType, address_of(pointer));
+  if (rc == kSuccess) return type == kMemoryDevice ? MemoryKind::device : MemoryKind::host;
+  return rc == kInvalidValue || rc == kNotInitialized ? MemoryKind::host : MemoryKind::unknown;
 }
 
 Device Functions::device_of(const void* pointer) const noexcept {

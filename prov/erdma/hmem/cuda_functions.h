@@ -53,6 +53,9 @@
 
 namespace erdma::hmem::cuda_api {
 
+/// What the driver says of memory; unknown: it fails.
+enum class MemoryKind : uint8_t { host, device, unknown };
+
 /// The functions of the driver, and queries that all their users need.
 struct Functions {
 #define ERDMA_CUDA_MEMBER(name, parameters) Result(*name) parameters;
@@ -65,7 +68,10 @@ struct Functions {
   /// Looks up all functions in `library`, a handle of dlopen(3). Returns null, or the name of the
   /// first required function that is missing.
   const char* look_up(void* library) noexcept;
-  bool is_device(const void* pointer) const noexcept;
+  MemoryKind kind_of(const void* pointer) const noexcept;
+  bool is_device(const void* pointer) const noexcept {
+    return kind_of(pointer) == MemoryKind::device;
+  }
   /// The device that holds the memory; -1: it is not device memory.
   Device device_of(const void* pointer) const noexcept;
   /// The context that the memory belongs to; null: it belongs to none, or is not device memory.
