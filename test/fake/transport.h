@@ -117,6 +117,10 @@ class Transport final : public transport::Transport {
       ++x_owner.offers_refused;
       revoke(remote_key);
     }
+    void revoke_at_end(const transport::RemoteKey& remote_key) noexcept override {
+      ++x_owner.revoked_at_end;
+      revoke(remote_key);
+    }
     int revoke(const transport::RemoteKey& remote_key) noexcept override {
       Memory memory;
       std::memcpy(&memory, remote_key.bytes, sizeof(memory));
@@ -431,6 +435,7 @@ class Transport final : public transport::Transport {
   uint32_t keys_made = 0;
   std::vector<uint64_t> flushing;  ///< tokens of accepted flushes
   uint32_t offers_made = 0, offers_refused = 0;
+  unsigned revoked_at_end = 0;
   unsigned open_count = 0;  ///< number of attempts to open a region
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
 

@@ -560,10 +560,13 @@ TEST(memory_is_revoked_when_the_endpoint_closes, 2) {
   must(pair.b.receive(got.data(), got.size(), 7));
   must(pair.a.send(1, message.data(), message.size(), 7));
   pair.run_until_idle();
-  ck_assert(!pair.a.transport.shared.empty() || !pair.b.transport.shared.empty());
+  const size_t shared = pair.a.transport.shared.size() + pair.b.transport.shared.size();
+  ck_assert_uint_eq(shared, 1);
   pair.a.engine.detach(true);
   pair.b.engine.detach(true);
   ck_assert(pair.a.transport.shared.empty() && pair.b.transport.shared.empty());
+  // The peer may access it until the transports have ended.
+  ck_assert_uint_eq(pair.a.transport.revoked_at_end + pair.b.transport.revoked_at_end, shared);
   pair.end_work({&g_one, &g_two, &g_three});
 }
 

@@ -98,14 +98,14 @@ void Sends::on_moved(util::PoolHandle handle, int status) noexcept {
   if (send) send->initiator->on_moved(*send, status);
 }
 
-/// Revokes the memory that the send has shared, if any.
-void Sends::revoke_memory(Send& send) noexcept {
+/// Returns whether the remote key, if any, is that of memory that the send has shared.
+bool Sends::shares(const Send& send) noexcept {
   const bool ours = send.state == Send::State::queued || send.state == Send::State::in_flight;
-  if (ours && send.remote_key.size) send.peer->link->revoke(send.remote_key);
+  return ours && send.remote_key.size;
 }
 
 void Sends::finish(Send& send, int status) noexcept {
-  revoke_memory(send);
+  if (shares(send)) send.peer->link->revoke(send.remote_key);
   if (status != 0) return fail(send, status);
   // Word by word into the entry. A wide load over narrow stores waits until the store buffer is
   // empty, and its last stores went to lines of another core.
@@ -177,7 +177,8 @@ void Sends::fail(Peer& peer, int status) noexcept {
 
 void Sends::revoke_memory(Peer& peer) noexcept {
   for (auto* list : {&peer.queued, &peer.in_flight})
-    for (Send* send = list->front(); send; send = list->next(*send)) revoke_memory(*send);
+    for (Send* send = list->front(); send; send = list->next(*send))
+      if (shares(*send)) peer.link->revoke_at_end(send->remote_key);
 }
 
 bool Sends::has_packets() noexcept {

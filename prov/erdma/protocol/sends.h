@@ -85,7 +85,7 @@ class Sends {
 
  private:
   static bool keep_copy(Send& send, const SendArgs& args) noexcept;
-  static void revoke_memory(Send& send) noexcept;
+  static bool shares(const Send& send) noexcept;
   void fail(Send& send, int status) noexcept;
   static void report_lost(Peer& peer, int status) noexcept;
 

@@ -117,6 +117,9 @@ class Link {
   virtual int revoke(const RemoteKey& remote_key) noexcept = 0;
   /// revoke() of memory that was shared as refusable and that the peer could not read.
   virtual void revoke_refused(const RemoteKey& remote_key) noexcept { revoke(remote_key); }
+  /// revoke() while the endpoint closes, when the peer has not reported that it is done: it may
+  /// access the memory until Transport::shutdown() returns.
+  virtual void revoke_at_end(const RemoteKey& remote_key) noexcept { revoke(remote_key); }
   /// Moves bytes of the peer's memory here. 0: on_done(token) follows. -FI_EAGAIN: nothing
   /// happened. -FI_EINVAL: the remote key is malformed. -FI_EOPNOTSUPP: this process cannot use a
   /// refusable key.

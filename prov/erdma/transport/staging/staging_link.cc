@@ -131,6 +131,13 @@ int StagingLink::revoke(const RemoteKey& remote_key) noexcept {
   return finished;
 }
 
+/// A NIC may access the copy until its connections have ended: a registration in the cache keeps
+/// its key. So the copy stays until this link is destroyed.
+void StagingLink::revoke_at_end(const RemoteKey& remote_key) noexcept {
+  if (remote_key.is_refusable()) return (void)revoke(remote_key);
+  x_inner.revoke_at_end(remote_key);
+}
+
 int StagingLink::get(const RemoteRange& remote, const iovec* local, size_t count,
                      uint64_t token) noexcept {
   if (remote.memory.is_refusable()) return read_ipc(remote, local, count, token);

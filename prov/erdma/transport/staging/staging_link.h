@@ -33,6 +33,7 @@ class StagingLink final : public Link {
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
   void revoke_refused(const RemoteKey& remote_key) noexcept override;
+  void revoke_at_end(const RemoteKey& remote_key) noexcept override;
   int get(const RemoteRange& remote, const iovec* local, size_t count,
           uint64_t token) noexcept override;
   int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
