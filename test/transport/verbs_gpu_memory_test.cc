@@ -1,8 +1,10 @@
 // Tests GPU memory that is registered with the NIC, on the simulated adapter and the simulated GPU.
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -87,7 +89,18 @@ std::string warnings() {
   return text;
 }
 
+/// ibv_dereg_mr() calls it first.
+std::function<void()> g_deregistering;
+
 }  // namespace
+
+/// Comes before the one of libibverbs or of the simulated adapter.
+extern "C" [[gnu::visibility("default")]] int ibv_dereg_mr(ibv_mr* region) {
+  static const auto real =
+      reinterpret_cast<decltype(&ibv_dereg_mr)>(dlsym(RTLD_NEXT, "ibv_dereg_mr"));
+  if (g_deregistering) g_deregistering();
+  return real(region);
+}
 
 SUITE(.run = erdma::test::on_simulated_devices);
 
@@ -502,4 +515,34 @@ TEST(what_host_memory_costs_is_the_other_caches_to_say) {
   const iovec both[] = {{&byte, 1}, {memory.at(0), 64}};
   ck_assert(!scene.registrations.should_register(both, 1) && !known.should_register(both, 1));
   ck_assert(scene.registrations.should_register(both, 2) && known.should_register(both, 2));
+}
+
+/// The last user may be the application, a transfer or a flush. The end of the two registrations
+/// takes two commands of the firmware, while other threads find out what their memory is.
+TEST(other_threads_find_their_memory_while_memory_is_deregistered, 3) {
+  ways(0, 1);
+  Scene scene;
+  transport::verbs::KnownMemory known(*scene.device, *hmem::Cuda::get(), scene.registrations,
+                                      transport::verbs::FlushPolicy::always, {});
+  const DeviceMemory memory(8192), other(8192);
+  const auto stays = known.keep({other.at(0), 8192}, nullptr);
+  auto kept = known.keep({memory.at(0), 8192}, nullptr);
+  Registration held;
+  transport::FlushTarget target;
+  if (_i == 1) ck_assert_int_eq(known.acquire(memory.at(0), 8192, kWrites, held), 0);
+  if (_i == 2) target = known.acquire_flush({memory.at(0), 8192});
+  ck_assert(_i != 2 || target.held);
+  int asked = 0;
+  g_deregistering = [&] {
+    std::thread([&] {
+      ck_assert(known.is_device(other.at(0)));
+      ++asked;
+    }).join();
+  };
+  kept.reset();
+  if (_i > 0) ck_assert_int_eq(asked, 0);
+  if (_i == 1) known.release(held);
+  if (_i == 2) known.release_flush(target);
+  ck_assert_int_eq(asked, 2);
+  g_deregistering = nullptr;
 }

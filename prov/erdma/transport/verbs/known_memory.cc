@@ -124,18 +124,20 @@ bool KnownMemory::is_device(const void* pointer) const noexcept {
   return find(pointer, 1) != nullptr;
 }
 
-void KnownMemory::drop(Known& known) noexcept {
-  if (--known.users == 0) delete &known;
+std::unique_ptr<KnownMemory::Known> KnownMemory::drop(Known& known) noexcept {
+  return std::unique_ptr<Known>(--known.users == 0 ? &known : nullptr);
 }
 
-/// The application has closed its region.
+/// The application has closed its region. As in the other functions that drop a user, the last
+/// one's `unused` ends after the lock.
 void KnownMemory::forget(Known& known) noexcept {
+  std::unique_ptr<Known> unused;
   const std::lock_guard guard(x_mutex);
   const auto [first, last] = x_known.equal_range(known.base);
   const auto found =
       std::find_if(first, last, [&](const auto& entry) { return entry.second == &known; });
   x_known.erase(found);
-  drop(known);
+  unused = drop(known);
 }
 
 // --- for the NIC --------------------------------------------------------------------------------
@@ -164,8 +166,9 @@ void KnownMemory::release(const Registration& registration) noexcept {
   Known* const known = marked_entry<Known>(registration);
   if (!known) return x_host.release(registration);
   if (!x_cuda.usable()) return;  // it belongs to the parent
+  std::unique_ptr<Known> unused;
   const std::lock_guard guard(x_mutex);
-  drop(*known);
+  unused = drop(*known);
 }
 
 bool KnownMemory::reaches(const iovec* memory, size_t count) noexcept {
@@ -207,8 +210,9 @@ FlushTarget KnownMemory::acquire_flush(const iovec& memory) noexcept {
 
 void KnownMemory::release_flush(const FlushTarget& target) noexcept {
   if (!target.held || !x_cuda.usable()) return;
+  std::unique_ptr<Known> unused;
   const std::lock_guard guard(x_mutex);
-  drop(*static_cast<Known*>(target.held));
+  unused = drop(*static_cast<Known*>(target.held));
 }
 
 // --- copies -------------------------------------------------------------------------------------

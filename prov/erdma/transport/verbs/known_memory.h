@@ -60,7 +60,9 @@ class KnownMemory final : public RegistrationCache,
   int to_device(void* to, const void* from, size_t length) noexcept override;
   // Call with x_mutex held.
   Known* find(const void* address, size_t length) const noexcept;
-  void drop(Known& known) noexcept;
+  /// Returns the memory if nobody uses it any more. The caller deletes it without the lock, because
+  /// that takes two firmware commands, and every call for data takes the lock.
+  [[nodiscard]] static std::unique_ptr<Known> drop(Known& known) noexcept;
   void forget(Known& known) noexcept;
   const char* try_bytes(void* device) noexcept;
   bool may_pass(const void* probed) noexcept;
@@ -71,7 +73,7 @@ class KnownMemory final : public RegistrationCache,
   RegistrationCache& x_host;
   const FlushPolicy x_flush;
   LoopCopier x_copier;
-  mutable std::mutex x_mutex;                ///< contended only where threads share a domain
+  mutable std::mutex x_mutex;                ///< never held while CUDA or the NIC is called
   std::multimap<uintptr_t, Known*> x_known;  ///< by first address
   size_t x_longest = 0;                      ///< bytes of the longest that ever existed
 };
