@@ -113,12 +113,9 @@ class Transport final : public transport::Transport {
       x_owner.offers_made += offer;
       return 0;
     }
-    void revoke_refused(const transport::RemoteKey& remote_key) noexcept override {
-      ++x_owner.offers_refused;
-      revoke(remote_key);
-    }
-    void revoke_at_end(const transport::RemoteKey& remote_key) noexcept override {
-      ++x_owner.revoked_at_end;
+    void revoke_early(const transport::RemoteKey& remote_key,
+                      transport::Early why) noexcept override {
+      ++(why == transport::Early::refused ? x_owner.offers_refused : x_owner.revoked_at_end);
       revoke(remote_key);
     }
     int revoke(const transport::RemoteKey& remote_key) noexcept override {

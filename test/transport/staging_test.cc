@@ -104,7 +104,7 @@ TEST(what_a_peer_may_access_until_the_end_is_not_freed_earlier, 2) {
   RemoteKey key;
   ck_assert_int_eq(
       link.share(&memory, 1, kLength, _i ? Access::remote_write : Access::remote_read, key), 0);
-  link.revoke_at_end(key);
+  link.revoke_early(key, transport::Early::closing);
   ck_assert_int_eq(wire.revoked, 1);
   transport.shutdown();
   ck_assert(reached);

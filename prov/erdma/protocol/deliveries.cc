@@ -321,7 +321,8 @@ bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
 
 void Deliveries::revoke_memory(Peer& peer) noexcept {
   for (Delivery* delivery = peer.active.front(); delivery; delivery = peer.active.next(*delivery))
-    if (delivery->local.size) delivery->link->revoke_at_end(delivery->local);
+    if (delivery->local.size)
+      delivery->link->revoke_early(delivery->local, transport::Early::closing);
 }
 
 void Deliveries::cancel_all(Peer& peer, CompletionSink& sink) noexcept {

@@ -131,7 +131,7 @@ void Messages::on_cts(Peer& peer, transport::Link& link, const wire::ControlHead
   if (!inbound::takes(link, inbound::judge_cts(send, peer, header, names_memory ? length : 0),
                       "a grant that no rendezvous awaits"))
     return;
-  if (send->remote_key.size) peer.link->revoke_refused(send->remote_key);
+  if (send->remote_key.size) peer.link->revoke_early(send->remote_key, transport::Early::refused);
   send->unlink();
   send->receiver = {header.reply_index, header.reply_generation};
   send->granted = header.length;

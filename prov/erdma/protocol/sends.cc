@@ -178,7 +178,7 @@ void Sends::fail(Peer& peer, int status) noexcept {
 void Sends::revoke_memory(Peer& peer) noexcept {
   for (auto* list : {&peer.queued, &peer.in_flight})
     for (Send* send = list->front(); send; send = list->next(*send))
-      if (shares(*send)) peer.link->revoke_at_end(send->remote_key);
+      if (shares(*send)) peer.link->revoke_early(send->remote_key, transport::Early::closing);
 }
 
 bool Sends::has_packets() noexcept {

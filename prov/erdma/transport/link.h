@@ -26,6 +26,13 @@ inline constexpr int kFlushing = 1;
 inline constexpr int kDone = 2;
 
 /// Hint of the caller of Link::send().
+/// Why memory is revoked though the peer has not reported that it is done.
+enum class Early : uint8_t {
+  refused,  ///< it was shared as refusable, and the peer could not read it
+  /// The endpoint closes. The peer may access the memory until Transport::shutdown() returns.
+  closing,
+};
+
 enum class SendHint : uint8_t {
   none,
   more,  ///< another send() follows at once: the doorbell can be rung later
@@ -115,11 +122,11 @@ class Link {
   /// ends: a registration in the cache keeps its key. 0, or why the bytes that the peer wrote are
   /// not in the memory.
   virtual int revoke(const RemoteKey& remote_key) noexcept = 0;
-  /// revoke() of memory that was shared as refusable and that the peer could not read.
-  virtual void revoke_refused(const RemoteKey& remote_key) noexcept { revoke(remote_key); }
-  /// revoke() while the endpoint closes, when the peer has not reported that it is done: it may
-  /// access the memory until Transport::shutdown() returns.
-  virtual void revoke_at_end(const RemoteKey& remote_key) noexcept { revoke(remote_key); }
+  /// revoke() for another reason than that the peer is done.
+  virtual void revoke_early(const RemoteKey& remote_key, Early why) noexcept {
+    (void)why;
+    revoke(remote_key);
+  }
   /// Moves bytes of the peer's memory here. 0: on_done(token) follows. -FI_EAGAIN: nothing
   /// happened. -FI_EINVAL: the remote key is malformed. -FI_EOPNOTSUPP: this process cannot use a
   /// refusable key.

@@ -178,7 +178,7 @@ int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
   return 0;
 }
 
-void ShmLink::revoke_refused(const RemoteKey& remote_key) noexcept {
+void ShmLink::revoke_early(const RemoteKey& remote_key, Early) noexcept {
   x_context.fragments.forget(this);
   revoke(remote_key);
 }

@@ -43,7 +43,7 @@ class ShmLink final : public Link,
   int share(const iovec* memory, size_t count, size_t length, Access access,
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
-  void revoke_refused(const RemoteKey& remote_key) noexcept override;
+  void revoke_early(const RemoteKey& remote_key, Early why) noexcept override;
   int get(const RemoteRange& remote, const iovec* local, size_t count,
           uint64_t token) noexcept override;
   /// Bytes written to a region are placed on return.

@@ -100,9 +100,13 @@ bool StagingLink::share_ipc(const iovec* memory, size_t count, RemoteKey& remote
 }
 
 /// Later offers may be accepted, so the link offers again after 1, 2, 4, ... messages.
-void StagingLink::revoke_refused(const RemoteKey& remote_key) noexcept {
+/// A NIC may access a copy until its connections have ended: a registration in the cache keeps its
+/// key. So the copy stays until this link is destroyed.
+void StagingLink::revoke_early(const RemoteKey& remote_key, Early why) noexcept {
   constexpr unsigned kLongestPause = 256;
-  if (!remote_key.is_refusable()) return (void)revoke(remote_key);
+  const bool refusable = remote_key.is_refusable();
+  if (why == Early::closing && !refusable) return x_inner.revoke_early(remote_key, why);
+  if (why == Early::closing || !refusable) return (void)revoke(remote_key);
   x_passed.answered(IpcKey::decode(remote_key).handle, false);
   x_next_pause = std::min(std::max(x_next_pause * 2, 1u), kLongestPause);
   x_pause = x_next_pause;
@@ -129,13 +133,6 @@ int StagingLink::revoke(const RemoteKey& remote_key) noexcept {
   std::swap(*found, x_shared.back());
   x_shared.pop_back();
   return finished;
-}
-
-/// A NIC may access the copy until its connections have ended: a registration in the cache keeps
-/// its key. So the copy stays until this link is destroyed.
-void StagingLink::revoke_at_end(const RemoteKey& remote_key) noexcept {
-  if (remote_key.is_refusable()) return (void)revoke(remote_key);
-  x_inner.revoke_at_end(remote_key);
 }
 
 int StagingLink::get(const RemoteRange& remote, const iovec* local, size_t count,
