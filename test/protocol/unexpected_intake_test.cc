@@ -107,7 +107,7 @@ TEST(a_receiver_that_waits_for_something_else_polls_each_time, 5) {
 }
 
 /// Peers may wait for accesses to memory here.
-TEST(a_receiver_that_computes_between_receives_polls_each_time) {
+TEST(a_receiver_that_computes_between_receives_leaves_out_one_poll_at_most) {
   LaggingReceiver pair;
   pair.keep(kMany);
   pair.take();

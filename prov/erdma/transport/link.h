@@ -25,7 +25,6 @@ inline constexpr int kFlushing = 1;
 /// Returned by Link::get() and put() of a region: the access is complete, no on_done() follows.
 inline constexpr int kDone = 2;
 
-/// Hint of the caller of Link::send().
 /// Why memory is revoked though the peer has not reported that it is done.
 enum class Early : uint8_t {
   refused,  ///< it was shared as refusable, and the peer could not read it
@@ -33,6 +32,7 @@ enum class Early : uint8_t {
   closing,
 };
 
+/// Hint of the caller of Link::send().
 enum class SendHint : uint8_t {
   none,
   more,  ///< another send() follows at once: the doorbell can be rung later

@@ -15,6 +15,8 @@ inline constexpr size_t kLine = 64;
 inline constexpr size_t kLinePair = 128;  ///< what the adjacent-line prefetcher moves
 inline constexpr size_t kShmPage = 4096;
 
+/// A window of 64 messages and those of the next one fit: a sender that finds the ring full must
+/// keep the message and try again, which costs as much as two sends.
 inline constexpr uint32_t kHotSlots = 256;
 inline constexpr uint32_t kColdSlots = 4;
 inline constexpr uint32_t kSlotBytes = 128;
