@@ -99,9 +99,9 @@ bool StagingLink::share_ipc(const iovec* memory, size_t count, RemoteKey& remote
   return true;
 }
 
-/// Later offers may be accepted, so the link offers again after 1, 2, 4, ... messages.
-/// A NIC may access a copy until its connections have ended: a registration in the cache keeps its
-/// key. So the copy stays until this link is destroyed.
+/// After a refused offer later ones may be accepted, so the link offers again after 1, 2, 4, ...
+/// messages. When the endpoint closes, a copy stays until this link is destroyed: a NIC may access
+/// it until its connections have ended, because a registration in the cache keeps its key.
 void StagingLink::revoke_early(const RemoteKey& remote_key, Early why) noexcept {
   constexpr unsigned kLongestPause = 256;
   const bool refusable = remote_key.is_refusable();

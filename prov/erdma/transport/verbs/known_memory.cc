@@ -136,6 +136,7 @@ void KnownMemory::forget(Known& known) noexcept {
   const auto [first, last] = x_known.equal_range(known.base);
   const auto found =
       std::find_if(first, last, [&](const auto& entry) { return entry.second == &known; });
+  if (found == last) return;  // keep() lacked memory for the entry, and still owns the memory
   x_known.erase(found);
   unused = drop(known);
 }
