@@ -214,32 +214,26 @@ TEST(choice_expects_no_help_after_transfers_without_any) {
   ck_assert(choice.expects_help(kSmallLength));
 }
 
-}  // namespace
-
 TEST(the_policy_decides_about_streaming_whatever_was_measured) {
-  using erdma::hmem::CopyMethod;
-  constexpr size_t kLength = erdma::hmem::CopyChoice::kLeast;
-  erdma::hmem::CopyChoice slow;  // by any method but streaming
+  using hmem::CopyMethod;
+  constexpr size_t kLength = hmem::CopyChoice::kLeast;
+  hmem::CopyChoice slow;  // by any method but streaming
   for (int i = 0; i < 1000; ++i) {
-    const auto choice =
-        erdma::transport::shm::choose_copy(&slow, StreamingPolicy::calibrate, kLength);
+    const auto choice = choose_copy(&slow, StreamingPolicy::calibrate, kLength);
     if (choice.timed)
       slow.record(kLength, choice.method, choice.method == CopyMethod::stream ? 100 : 1000);
   }
-  ck_assert(erdma::transport::shm::choose_copy(&slow, StreamingPolicy::calibrate, kLength).method ==
-            CopyMethod::stream);
-  erdma::hmem::CopyChoice never, always;
+  ck_assert(choose_copy(&slow, StreamingPolicy::calibrate, kLength).method == CopyMethod::stream);
+  hmem::CopyChoice never, always;
   for (int i = 0; i < 1000; ++i) {
-    const auto choice = erdma::transport::shm::choose_copy(&never, StreamingPolicy::never, kLength);
+    const auto choice = choose_copy(&never, StreamingPolicy::never, kLength);
     ck_assert(choice.method != CopyMethod::stream);
     if (choice.timed) never.record(kLength, choice.method, 1000);
-    ck_assert(
-        erdma::transport::shm::choose_copy(&always, StreamingPolicy::always, kLength).method ==
-        CopyMethod::stream);
+    ck_assert(choose_copy(&always, StreamingPolicy::always, kLength).method == CopyMethod::stream);
   }
-  ck_assert(
-      erdma::transport::shm::choose_copy(&always, StreamingPolicy::always, kLength - 1).method ==
-      CopyMethod::loop);
+  ck_assert(choose_copy(&always, StreamingPolicy::always, kLength - 1).method == CopyMethod::loop);
 }
+
+}  // namespace
 
 }  // namespace erdma::transport::shm
