@@ -216,22 +216,22 @@ TEST(choice_expects_no_help_after_transfers_without_any) {
 
 TEST(the_policy_decides_about_streaming_whatever_was_measured) {
   using hmem::CopyMethod;
-  constexpr size_t kLength = hmem::CopyChoice::kLeast;
+  constexpr size_t kLeast = hmem::CopyChoice::kLeast;
   hmem::CopyChoice slow;  // by any method but streaming
   for (int i = 0; i < 1000; ++i) {
-    const auto choice = choose_copy(&slow, StreamingPolicy::calibrate, kLength);
+    const auto choice = choose_copy(&slow, StreamingPolicy::calibrate, kLeast);
     if (choice.timed)
-      slow.record(kLength, choice.method, choice.method == CopyMethod::stream ? 100 : 1000);
+      slow.record(kLeast, choice.method, choice.method == CopyMethod::stream ? 100 : 1000);
   }
-  ck_assert(choose_copy(&slow, StreamingPolicy::calibrate, kLength).method == CopyMethod::stream);
+  ck_assert(choose_copy(&slow, StreamingPolicy::calibrate, kLeast).method == CopyMethod::stream);
   hmem::CopyChoice never, always;
   for (int i = 0; i < 1000; ++i) {
-    const auto choice = choose_copy(&never, StreamingPolicy::never, kLength);
+    const auto choice = choose_copy(&never, StreamingPolicy::never, kLeast);
     ck_assert(choice.method != CopyMethod::stream);
-    if (choice.timed) never.record(kLength, choice.method, 1000);
-    ck_assert(choose_copy(&always, StreamingPolicy::always, kLength).method == CopyMethod::stream);
+    if (choice.timed) never.record(kLeast, choice.method, 1000);
+    ck_assert(choose_copy(&always, StreamingPolicy::always, kLeast).method == CopyMethod::stream);
   }
-  ck_assert(choose_copy(&always, StreamingPolicy::always, kLength - 1).method == CopyMethod::loop);
+  ck_assert(choose_copy(&always, StreamingPolicy::always, kLeast - 1).method == CopyMethod::loop);
 }
 
 }  // namespace
