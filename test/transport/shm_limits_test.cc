@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <mutex>
 #include <vector>
@@ -323,6 +324,31 @@ TEST(a_ring_that_cannot_be_mapped_is_waited_for) {
     return own.send(link, 1, nullptr, 0) ? 4 : 0;
   };
   beside(side, connect, [&] { side.poll(); });
+}
+
+TEST(a_peer_that_dies_before_its_ring_is_mapped_has_not_closed_in_order) {
+  Child peer([](int channel) {
+    Side side;
+    if (!open_side(side)) return 1;
+    tell(channel, side.name.port());
+    pollfd end{channel, POLLIN, 0};
+    while (poll(&end, 1, 0) == 0) side.poll();
+    return 0;
+  });
+  const uint16_t port = hear(peer.channel());
+  Met own;  // this connection makes the threads' heaps
+  transport::Link& link = **own.a.transport->link_to(address_of("127.0.0.1", port));
+  {
+    const LittleSpace little(0);
+    ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+    while (!told(kUnmapped) && own.a.sink->downs.empty()) own.poll();
+    ck_assert(own.a.sink->downs.empty());
+    peer.kill(SIGKILL);
+    ck_assert_int_eq(peer.wait(), 1000 + SIGKILL);
+    for (int i = 0; i < 1000; ++i) own.poll();
+  }
+  ck_assert(own.poll_until([&] { return !own.a.sink->downs.empty(); }));
+  ck_assert_int_eq(own.a.sink->downs[0].status, -FI_ECONNREFUSED);
 }
 
 }  // namespace
