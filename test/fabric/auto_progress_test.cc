@@ -48,7 +48,7 @@ class Source final : public ProgressSource {
 };
 
 TEST(a_source_is_driven_whether_or_not_its_descriptor_can_be_watched, 2) {
-  util::OptionalLock lock(true);
+  util::DomainLock lock(erdma::util::LockKind::mutex);
   auto thread = AutoProgress::start(lock);
   ck_assert(thread);
   if (_i) fake::refuse_call(SYS_epoll_ctl, ENOSPC);
@@ -65,7 +65,7 @@ TEST(a_source_is_driven_whether_or_not_its_descriptor_can_be_watched, 2) {
 }
 
 TEST(the_thread_sleeps_again_when_what_it_could_not_watch_is_gone) {
-  util::OptionalLock lock(true);
+  util::DomainLock lock(erdma::util::LockKind::mutex);
   auto thread = AutoProgress::start(lock);
   ck_assert(thread);
   Source watched, unwatched;
@@ -86,7 +86,7 @@ TEST(the_thread_sleeps_again_when_what_it_could_not_watch_is_gone) {
 }
 
 TEST(a_thread_that_nobody_could_wake_is_not_started) {
-  util::OptionalLock lock(true);
+  util::DomainLock lock(erdma::util::LockKind::mutex);
   // The kernel refuses so without memory, or at its limit of watches (max_user_watches).
   fake::refuse_call(SYS_epoll_ctl, ENOSPC);
   ck_assert_int_eq(AutoProgress::start(lock).error(), -FI_ENOSPC);
@@ -100,7 +100,7 @@ constexpr uint32_t kThreadFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SYSV
 
 /// The kernel refuses threads above RLIMIT_NPROC or a container's limit of pids.
 TEST(a_thread_that_the_kernel_refuses_is_an_error) {
-  util::OptionalLock lock(true);
+  util::DomainLock lock(erdma::util::LockKind::mutex);
   fake::refuse_call(SYS_clone3, ENOSYS);
   fake::refuse_call(SYS_clone, EAGAIN, 0, kThreadFlags);
   ck_assert_int_eq(AutoProgress::start(lock).error(), -FI_EAGAIN);

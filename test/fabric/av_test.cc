@@ -16,7 +16,7 @@ using erdma::fabric::AvListener;
 using erdma::fabric::AvParent;
 using erdma::fabric::EventQueue;
 using erdma::fabric::make_event_queue;
-using erdma::util::OptionalLock;
+using erdma::util::DomainLock;
 using erdma::util::SocketAddress;
 
 namespace {
@@ -52,7 +52,7 @@ struct Fixture {
   }
   AddressVector& vector() { return AddressVector::from(av); }
 
-  OptionalLock lock{true};
+  DomainLock lock{erdma::util::LockKind::mutex};
   erdma::fabric::Children open;
   fid_av* av;
 };

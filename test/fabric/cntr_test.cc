@@ -14,13 +14,13 @@ using erdma::fabric::Counter;
 using erdma::fabric::make_cntr;
 using erdma::fabric::try_wait;
 using namespace erdma::test;
+using erdma::util::DomainLock;
 using erdma::util::Guard;
-using erdma::util::OptionalLock;
 
 namespace {
 
 constexpr int kForever = -1;
-OptionalLock g_lock(true);
+DomainLock g_lock(erdma::util::LockKind::mutex);
 erdma::fabric::Children g_open;
 
 Counter& open(fi_wait_obj wait = FI_WAIT_UNSPEC) {

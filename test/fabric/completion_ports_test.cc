@@ -9,12 +9,12 @@ using erdma::fabric::CompletionPorts;
 using erdma::fabric::CompletionQueue;
 using erdma::fabric::Counter;
 using erdma::test::FakeSource;
+using erdma::util::DomainLock;
 using erdma::util::Guard;
-using erdma::util::OptionalLock;
 
 namespace {
 
-OptionalLock g_lock(true);
+DomainLock g_lock(erdma::util::LockKind::mutex);
 
 struct Bound {
   Bound() : ports(source, nullptr) {
@@ -47,7 +47,7 @@ struct Bound {
 
 TEST(each_direction_has_one_queue_and_each_event_one_counter) {
   Bound b;
-  const OptionalLock foreign(true);
+  const DomainLock foreign(erdma::util::LockKind::mutex);
   const Guard guard(g_lock);
   ck_assert_int_eq(b.ports.bind(*b.cq, FI_TRANSMIT | FI_READ, g_lock), -FI_EBADFLAGS);
   ck_assert_int_eq(b.ports.bind(*b.cq, FI_SELECTIVE_COMPLETION, g_lock), -FI_EINVAL);

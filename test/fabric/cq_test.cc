@@ -19,13 +19,13 @@ using erdma::fabric::try_wait;
 using erdma::protocol::Completion;
 using erdma::protocol::ErrorCompletion;
 using namespace erdma::test;
+using erdma::util::DomainLock;
 using erdma::util::Guard;
-using erdma::util::OptionalLock;
 
 namespace {
 
 constexpr int kForever = -1;
-OptionalLock g_lock(true);
+DomainLock g_lock(erdma::util::LockKind::mutex);
 erdma::fabric::Children g_open;
 
 CompletionQueue& open(const fi_cq_attr& attr) {

@@ -41,10 +41,10 @@ using erdma::fabric::Counter;
 using erdma::fabric::IdleReads;
 using erdma::fabric::Rest;
 using namespace erdma::test;
+using erdma::util::DomainLock;
 using erdma::util::Guard;
-using erdma::util::OptionalLock;
 
-OptionalLock g_lock(true);
+DomainLock g_lock(erdma::util::LockKind::mutex);
 
 TEST(reads_of_an_empty_queue_yield_now_and_then) {
   fi_cq_attr attr{};

@@ -17,7 +17,7 @@ using erdma::fabric::g_mr_ops;
 using erdma::fabric::MemoryRegion;
 using erdma::fabric::MemoryRegions;
 using erdma::fabric::RegionUser;
-using erdma::util::OptionalLock;
+using erdma::util::DomainLock;
 
 namespace {
 
@@ -31,7 +31,7 @@ struct Fixture {
     return regions.open(&attr, flags, mr);
   }
 
-  OptionalLock lock{true};
+  DomainLock lock{erdma::util::LockKind::mutex};
   erdma::fabric::Children open;
   MemoryRegions regions;
 };

@@ -50,8 +50,8 @@ using erdma::fabric::CompletionQueue;
 using erdma::fabric::Counter;
 using erdma::fabric::ProgressSource;
 using namespace erdma::test;
+using erdma::util::DomainLock;
 using erdma::util::Guard;
-using erdma::util::OptionalLock;
 
 constexpr int kForever = -1;
 
@@ -234,7 +234,7 @@ struct World {
     if (may_sleep(fid)) park({{fd, POLLIN, 0}});
   }
 
-  OptionalLock lock{true};
+  DomainLock lock{erdma::util::LockKind::mutex};
   fid_fabric* const fabric;
   fid_wait* set = nullptr;
   Source first, second;

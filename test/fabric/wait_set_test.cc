@@ -22,8 +22,8 @@ using erdma::fabric::CompletionQueue;
 using erdma::fabric::Counter;
 using erdma::fabric::make_cntr;
 using erdma::fabric::make_cq;
+using erdma::util::DomainLock;
 using erdma::util::Guard;
-using erdma::util::OptionalLock;
 
 constexpr int kForever = -1;
 
@@ -97,7 +97,7 @@ struct Queue {
     ck_assert_int_eq(fi_cq_read(cq, &entry, 1), 1);
   }
 
-  OptionalLock lock{true};
+  DomainLock lock{erdma::util::LockKind::mutex};
   FakeSource source;
   CompletionQueue* cq = nullptr;
 };
@@ -133,7 +133,7 @@ TEST(a_completion_ends_the_wait) {
 
 TEST(a_change_of_a_counter_ends_one_wait) {
   Set set;
-  OptionalLock lock(true);
+  DomainLock lock(erdma::util::LockKind::mutex);
   FakeSource source;
   fi_cntr_attr attr = set.cntr_attr();
   Counter* cntr = *make_cntr({lock, 0, false, {}}, &attr, nullptr);

@@ -24,7 +24,7 @@ using erdma::fabric::try_wait;
 using erdma::fabric::Waitable;
 using erdma::fabric::WaitObject;
 using namespace erdma::test;
-using erdma::util::OptionalLock;
+using erdma::util::DomainLock;
 
 namespace {
 
@@ -192,7 +192,7 @@ class LatchedSource final : public ProgressSource {
 TEST(an_event_wakes_once) {
   LatchedSource source;
   Waitable watched(make(), false), other(make(), false);
-  OptionalLock lock(true);
+  DomainLock lock(erdma::util::LockKind::mutex);
   std::unique_lock held(lock);
   watched.attach(source);
   other.attach(source);
@@ -216,7 +216,7 @@ TEST(sleep_lets_others_have_the_lock_even_if_it_can_not_sleep) {
   FileSource source;
   waitable.attach(source);
   ck_assert(!waitable.watch());
-  OptionalLock lock(true);
+  DomainLock lock(erdma::util::LockKind::mutex);
   std::unique_lock held(lock);
   waitable.sleep(held, Deadline(-1));
   ck_assert(held.owns_lock());
@@ -237,7 +237,7 @@ TEST(trywait_refuses_bad_arguments) {
 }
 
 TEST(trywait_asks_every_object) {
-  OptionalLock lock(false);
+  DomainLock lock(erdma::util::LockKind::none);
   fi_cq_attr attr{};
   attr.wait_obj = FI_WAIT_FD;
   auto idle = make_cq({lock, 0, false, {}}, &attr, nullptr);
@@ -277,13 +277,13 @@ struct ReadQueue {
   ReadQueue(const ReadQueue&) = delete;
   ReadQueue& operator=(const ReadQueue&) = delete;
 
-  static CompletionQueue& open(OptionalLock& lock) {
+  static CompletionQueue& open(DomainLock& lock) {
     fi_cq_attr attr{};
     attr.wait_obj = FI_WAIT_UNSPEC;
     return **make_cq({lock, 0, false, {}}, &attr, nullptr);
   }
 
-  OptionalLock lock{true};
+  DomainLock lock{erdma::util::LockKind::mutex};
   CompletionQueue& cq = open(lock);
   ssize_t result = 0;
   std::thread reader;

@@ -94,15 +94,13 @@ class Model {
     seen = T(before.value);
     return same;
   }
-  void fence(std::memory_order order) {
-    Thread& self = step();
-    if (acquires(order)) join(grown(self.now), self.acquirable);
-    if (order == std::memory_order_seq_cst) {
-      settle(self);
-      join(self.now, x_sequential);
-      join(x_sequential, self.now);
-    }
-    if (releases(order)) self.released = grown(self.now);
+  void fence(std::memory_order order) { fence_of(step(), order); }
+  /// Every thread executes a full fence where it is (membarrier(2)): in the first round it gives
+  /// what it stored, in the second it takes what all gave.
+  void fence_everywhere() {
+    step();
+    for (int round = 0; round < 2; ++round)
+      for (const auto& thread : x_threads) fence_of(*thread, std::memory_order_seq_cst);
   }
 
  private:
@@ -131,6 +129,15 @@ class Model {
   static bool releases(std::memory_order order) {
     return order == std::memory_order_release || order == std::memory_order_acq_rel ||
            order == std::memory_order_seq_cst;
+  }
+  void fence_of(Thread& self, std::memory_order order) {
+    if (acquires(order)) join(grown(self.now), self.acquirable);
+    if (order == std::memory_order_seq_cst) {
+      settle(self);
+      join(self.now, x_sequential);
+      join(x_sequential, self.now);
+    }
+    if (releases(order)) self.released = grown(self.now);
   }
   View& grown(View& view) const {
     view.resize(x_stores.size());

@@ -7,11 +7,15 @@
 
 #include "libcheck.h"
 #include "quiet_fork.h"
+#include "util/domain_lock.h"
 
 namespace {
 
 using erdma::test::holds_in_child;
-using erdma::util::OptionalLock;
+using erdma::util::DataGuard;
+using erdma::util::DomainLock;
+using erdma::util::Guard;
+using erdma::util::LockKind;
 using erdma::util::OwnedMutex;
 
 /// Holds the lock on a thread of its own during its lifetime.
@@ -43,34 +47,39 @@ class Holder {
   std::thread x_thread;
 };
 
-template <typename Lock>
-void check_free_in_child(Lock& lock) {
-  erdma::util::register_fork_handler();
-  const Holder holder(lock);
-  ck_assert(lock.owned() && !lock.try_lock());
-  ck_assert(holds_in_child([&] {
-    const std::lock_guard guard(lock);
-    return !lock.owned() && lock.try_lock();
-  }));
-  ck_assert(!lock.try_lock());
-}
-
 TEST(a_mutex_that_is_held_at_a_fork_is_free_in_the_child) {
-  OwnedMutex mutex;
-  check_free_in_child(mutex);
-}
-
-TEST(an_active_lock_that_is_held_at_a_fork_is_free_in_the_child) {
-  OptionalLock lock(true);
-  check_free_in_child(lock);
-}
-
-TEST(an_inactive_lock_is_always_free_and_knows_whose_it_is) {
   erdma::util::register_fork_handler();
-  OptionalLock lock(false);
-  const std::lock_guard guard(lock);
-  ck_assert(lock.try_lock() && lock.owned());
-  ck_assert(holds_in_child([&] { return !lock.owned(); }));
+  OwnedMutex mutex;
+  const Holder holder(mutex);
+  ck_assert(mutex.owned() && !mutex.try_lock());
+  ck_assert(holds_in_child([&] {
+    const std::lock_guard guard(mutex);
+    return !mutex.owned() && mutex.try_lock();
+  }));
+  ck_assert(!mutex.try_lock());
+}
+
+/// `side`: the side of `lock` that another thread holds.
+template <typename Side>
+void check_free_in_child(DomainLock& lock, Side& side) {
+  erdma::util::register_fork_handler();
+  const Holder holder(side);
+  ck_assert(lock.owned());
+  ck_assert(holds_in_child([&] {
+    for (int i = 0; i < 2; ++i) {
+      const Guard control(lock);
+      const DataGuard data(lock);
+    }
+    return !lock.owned();
+  }));
+}
+
+TEST(a_domain_lock_that_is_held_at_a_fork_is_free_in_the_child) {
+  for (const LockKind kind : {LockKind::none, LockKind::biased, LockKind::mutex}) {
+    DomainLock of_control_calls(kind), of_data_calls(kind);
+    check_free_in_child(of_control_calls, of_control_calls);
+    check_free_in_child(of_data_calls, of_data_calls.data());
+  }
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ constexpr char kThreadText[] = "the progress thread of a domain";
 
 }  // namespace
 
-util::Result<std::unique_ptr<AutoProgress>> AutoProgress::start(util::OptionalLock& lock) {
+util::Result<std::unique_ptr<AutoProgress>> AutoProgress::start(util::DomainLock& lock) {
   util::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return util::refused_descriptor(kThreadText, errno);
   util::EventFd wake;
@@ -43,7 +43,7 @@ util::Result<std::unique_ptr<AutoProgress>> AutoProgress::start(util::OptionalLo
   return made;
 }
 
-AutoProgress::AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake) noexcept
+AutoProgress::AutoProgress(util::DomainLock& lock, util::Fd epoll, util::EventFd wake) noexcept
     : x_lock(lock),
       x_epoll(std::move(epoll)),
       x_wake(std::move(wake)),

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "fabric/progress.h"
+#include "util/domain_lock.h"
 #include "util/event_fd.h"
-#include "util/lock.h"
 #include "util/result.h"
 #include "util/thread.h"
 
@@ -19,7 +19,7 @@ class AutoProgress {
  public:
   /// Starts the thread. A negative fi_errno, after one log line: the kernel refuses descriptors or
   /// a thread. Throws std::bad_alloc.
-  static util::Result<std::unique_ptr<AutoProgress>> start(util::OptionalLock& lock);
+  static util::Result<std::unique_ptr<AutoProgress>> start(util::DomainLock& lock);
   ~AutoProgress();
 
   /// Makes room for one more source. Throws std::bad_alloc. The caller holds the domain lock.
@@ -36,12 +36,12 @@ class AutoProgress {
     ProgressSource* source;
     bool watched;
   };
-  AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake) noexcept;
+  AutoProgress(util::DomainLock& lock, util::Fd epoll, util::EventFd wake) noexcept;
   bool watch(const ProgressSource& source, int change) noexcept;
   void run() noexcept;
   bool round() noexcept;
 
-  util::OptionalLock& x_lock;
+  util::DomainLock& x_lock;
   util::Fd x_epoll;
   util::EventFd x_wake;
   const uint32_t x_epoch;

@@ -10,7 +10,7 @@
 #include "fabric/address_table.h"
 #include "fabric/fid_ops.h"
 #include "protocol/address_book.h"
-#include "util/lock.h"
+#include "util/domain_lock.h"
 #include "util/socket_address.h"
 
 namespace erdma::fabric {
@@ -32,7 +32,7 @@ class AvListener {
 
 /// What an AV needs from its domain.
 struct AvParent {
-  util::OptionalLock& lock;
+  util::DomainLock& lock;
   sa_family_t family;
   AddressTable::Canonical canonical;
   Children* children;
@@ -47,7 +47,7 @@ class AddressVector final : public FidObject<AddressVector, fid_av>, public prot
   ~AddressVector();
 
   /// True if the AV takes this lock, which means that it belongs to the lock's domain.
-  bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_parent.lock; }
+  bool takes(const util::DomainLock& lock) const noexcept { return &lock == &x_parent.lock; }
   void attach(AvListener& listener) { x_listeners.push_back(&listener); }
   void detach(AvListener& listener) noexcept { std::erase(x_listeners, &listener); }
 

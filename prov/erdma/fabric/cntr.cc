@@ -13,7 +13,7 @@ uint64_t Counter::read() noexcept {
   Rest next = Rest::none;
   uint64_t value = 0, failures = 0;
   {
-    const util::Guard guard(x_lock);
+    const util::DataGuard guard(x_lock);
     failures = x_now.failures;
     x_waitable.progress();
     value = x_now.successes;
@@ -26,7 +26,7 @@ uint64_t Counter::read() noexcept {
 }
 
 uint64_t Counter::read_error() noexcept {
-  const util::Guard guard(x_lock);
+  const util::DataGuard guard(x_lock);
   x_waitable.progress();
   return x_seen.failures = x_now.failures;
 }
@@ -35,7 +35,7 @@ uint64_t Counter::read_error() noexcept {
 /// the new value.
 template <typename Change>
 int Counter::change(Change&& apply) noexcept {
-  const util::Guard guard(x_lock);
+  const util::DataGuard guard(x_lock);
   apply();
   changed();
   if (x_queue) x_queue->run();
@@ -74,7 +74,7 @@ void Counter::tell_queue() noexcept {
 
 int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
   const Deadline deadline(timeout_ms);
-  std::unique_lock lock(x_lock);
+  std::unique_lock lock(x_lock.data());
   const uint64_t failures_before = x_now.failures;
   for (;;) {
     const bool over = deadline.left() == 0;
@@ -88,7 +88,7 @@ int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
 }
 
 Readiness Counter::prepare_wait() noexcept {
-  const util::Guard guard(x_lock);
+  const util::DataGuard guard(x_lock);
   x_waitable.progress();
   if (std::exchange(x_seen, x_now) != x_now) return Readiness::news;
   return x_waitable.watch() ? Readiness::armed : Readiness::busy;

@@ -20,7 +20,7 @@ CompletionPorts::CompletionPorts(ProgressSource& source, void* context) noexcept
   for (CompletionPort* port : {&sent, &reads, &writes}) port->endpoint_context = context;
 }
 
-int CompletionPorts::bind(CompletionQueue& cq, uint64_t flags, const util::OptionalLock& lock) {
+int CompletionPorts::bind(CompletionQueue& cq, uint64_t flags, const util::DomainLock& lock) {
   constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
   if (flags & ~(kDirections | FI_SELECTIVE_COMPLETION)) return -FI_EBADFLAGS;
   if (!(flags & kDirections) || !cq.takes(lock)) return -FI_EINVAL;
@@ -38,7 +38,7 @@ int CompletionPorts::bind(CompletionQueue& cq, uint64_t flags, const util::Optio
   return 0;
 }
 
-int CompletionPorts::bind(Counter& cntr, uint64_t flags, const util::OptionalLock& lock) {
+int CompletionPorts::bind(Counter& cntr, uint64_t flags, const util::DomainLock& lock) {
   constexpr uint64_t kEvents =
       FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   if (flags & ~kEvents) return -FI_EBADFLAGS;

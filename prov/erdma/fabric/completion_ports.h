@@ -61,8 +61,8 @@ class CompletionPorts {
 
   /// fi_ep_bind(3). `lock` is the endpoint's domain lock; -FI_EINVAL: the queue or counter takes
   /// another one, so it belongs to another domain.
-  int bind(CompletionQueue& cq, uint64_t flags, const util::OptionalLock& lock);
-  int bind(Counter& cntr, uint64_t flags, const util::OptionalLock& lock);
+  int bind(CompletionQueue& cq, uint64_t flags, const util::DomainLock& lock);
+  int bind(Counter& cntr, uint64_t flags, const util::DomainLock& lock);
   /// Lets a thread that waits for the counter drive this endpoint, although no port uses it.
   void watch_counter(Counter& cntr);
   void unwatch_counter(Counter& cntr) noexcept;

@@ -34,7 +34,7 @@ inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sou
   Rest next = Rest::none;
   ssize_t result;
   {
-    const util::Guard guard(x_lock);
+    const util::DataGuard guard(x_lock);
     result = count == 0 ? probe() : read_locked<E>(entries, count, sources);
     next = next_rest(result != -FI_EAGAIN);
   }
@@ -58,7 +58,7 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
     return x_ring.size() > 0 && x_waitable.blocked() > 0;
   };
   const Deadline deadline(timeout_ms);
-  std::unique_lock lock(x_lock);
+  std::unique_lock lock(x_lock.data());
   const WaitObject::Ticket ticket = wait->enter();
   ssize_t result;
   for (;;) {
@@ -76,7 +76,7 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
 
 ssize_t CompletionQueue::read_error(fi_cq_err_entry* error, uint64_t) noexcept {
   if (!error) return -FI_EINVAL;
-  const util::Guard guard(x_lock);
+  const util::DataGuard guard(x_lock);
   return x_ring.read_error(error, x_api_version);
 }
 
@@ -90,7 +90,7 @@ int CompletionQueue::signal() noexcept {
 }
 
 Readiness CompletionQueue::prepare_wait() noexcept {
-  const util::Guard guard(x_lock);
+  const util::DataGuard guard(x_lock);
   if (poll() || x_waitable.wait_object()->take_signal()) return Readiness::news;
   return x_waitable.watch() ? Readiness::armed : Readiness::busy;
 }

@@ -57,7 +57,7 @@ int defer(Endpoint& ep, const Args& args, const Trigger& trigger) noexcept {
   if (const int bad = check(ep, args, trigger)) return bad;
   return abi_call([&] {
     auto work = std::make_unique<DeferredWork>(ep.driver(), args, trigger);
-    const util::Guard guard(ep.domain().lock());
+    const util::DataGuard guard(ep.domain().lock());
     ep.domain().works().add(std::move(work));
     return 0;
   });

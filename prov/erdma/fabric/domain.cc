@@ -30,9 +30,14 @@ bool wants_auto_progress(const fi_info& info) noexcept {
                               info.domain_attr->control_progress == FI_PROGRESS_AUTO);
 }
 
-bool needs_lock(const fi_info& info) noexcept {
-  return !info.domain_attr || info.domain_attr->threading != FI_THREAD_DOMAIN ||
-         wants_auto_progress(info);
+util::LockKind lock_kind(const fi_info& info) noexcept {
+  // FI_PROGRESS_CONTROL_UNIFIED, which libfabric 1.17 does not define.
+  constexpr int kControlUnified = FI_PROGRESS_MANUAL + 1;
+  if (!info.domain_attr || info.domain_attr->threading != FI_THREAD_DOMAIN ||
+      wants_auto_progress(info))
+    return util::LockKind::mutex;
+  return enum_value(info.domain_attr->control_progress) == kControlUnified ? util::LockKind::none
+                                                                           : util::LockKind::biased;
 }
 
 /// True if the source address is that of a host, and not a wildcard.
@@ -63,7 +68,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
       x_atomics(!cuda_for(info.caps)),
       x_local(LocalAddresses::load()),
       x_own_address(own_host(info, x_local)),
-      x_lock(needs_lock(info)),
+      x_lock(lock_kind(info)),
       x_regions(x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
                 &x_children, cuda_for(info.caps)),
       x_works(x_regions),

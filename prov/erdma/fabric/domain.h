@@ -13,7 +13,7 @@
 #include "fabric/local_addresses.h"
 #include "fabric/mr.h"
 #include "fabric/work_queue.h"
-#include "util/lock.h"
+#include "util/domain_lock.h"
 #include "util/result.h"
 #include "util/socket_address.h"
 
@@ -33,7 +33,7 @@ class Domain final : public FidObject<Domain, fid_domain> {
   /// fi_domain(3).
   static int open(Fabric& fabric, const fi_info& info, fid_domain** domain, void* context);
 
-  util::OptionalLock& lock() noexcept { return x_lock; }
+  util::DomainLock& lock() noexcept { return x_lock; }
   Fabric& fabric() noexcept { return x_fabric; }
   const Settings& settings() const noexcept { return x_settings; }
   uint32_t api_version() const noexcept;
@@ -79,7 +79,7 @@ class Domain final : public FidObject<Domain, fid_domain> {
   const bool x_atomics;
   LocalAddresses x_local;
   util::SocketAddress x_own_address;
-  util::OptionalLock x_lock;
+  util::DomainLock x_lock;
   Children x_children;
   MemoryRegions x_regions;
   DeferredWorkQueue x_works;

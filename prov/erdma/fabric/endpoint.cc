@@ -30,7 +30,7 @@ constexpr uint64_t kDrainNanoseconds = 1'000'000'000;
 /// Sends what is still queued to living peers. Injected messages and acknowledgements must be
 /// delivered. Other queued packets are sent too, as they would have been at once over an
 /// established connection, but losing them is no error.
-void drain(EndpointDriver& driver, util::OptionalLock& lock) noexcept {
+void drain(EndpointDriver& driver, util::DomainLock& lock) noexcept {
   protocol::Engine* const engine = driver.engine();
   if (!engine) return;
   const util::SystemClock clock;

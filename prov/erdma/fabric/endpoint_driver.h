@@ -49,12 +49,13 @@ class EndpointDriver final : public RegionUser, public AvListener {
   /// Only the ports are still attached.
   Detached detach() noexcept;
 
-  /// The body of an entry point: calls post(engine) under the domain lock, and returns its result.
+  /// The body of an entry point: calls post(engine) under the data side of the domain lock, and
+  /// returns its result.
   template <typename Post>
   int post(Post&& post) noexcept {
     if (!owned()) [[unlikely]]
       return -FI_EOPBADSTATE;
-    const util::Guard guard(x_domain.lock());
+    const util::DataGuard guard(x_domain.lock());
     const int status = post(*x_engine);
     worked();
     return status;

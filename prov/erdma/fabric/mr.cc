@@ -100,7 +100,7 @@ void MemoryRegion::keep(transport::DeviceMemoryKeeper& keeper, const transport::
     if (!x_kept[i] && iov[i].iov_len > 0) x_kept[i] = keeper.keep(iov[i], file);
 }
 
-MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
+MemoryRegions::MemoryRegions(util::DomainLock& lock, int mr_mode, uint32_t api_version,
                              Children* children, hmem::Cuda* cuda)
     : x_lock(lock),
       x_provider_keys(mr_mode & (FI_MR_PROV_KEY | kMrBasic)),

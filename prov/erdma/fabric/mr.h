@@ -16,7 +16,7 @@
 #include "fabric/progress.h"
 #include "protocol/regions.h"
 #include "transport/direct_source.h"
-#include "util/lock.h"
+#include "util/domain_lock.h"
 #include "util/process_epoch.h"
 
 namespace erdma::fabric {
@@ -76,7 +76,7 @@ class MemoryRegion final : public FidObject<MemoryRegion, fid_mr>, public protoc
 class MemoryRegions final : public protocol::Regions {
  public:
   /// `cuda`: regions may be device memory; null: they are host memory.
-  MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version, Children* children,
+  MemoryRegions(util::DomainLock& lock, int mr_mode, uint32_t api_version, Children* children,
                 hmem::Cuda* cuda = nullptr);
   MemoryRegions(const MemoryRegions&) = delete;
   MemoryRegions& operator=(const MemoryRegions&) = delete;
@@ -138,7 +138,7 @@ class MemoryRegions final : public protocol::Regions {
   bool await_users(MemoryRegion& region) noexcept;
   void unbind(MemoryRegion& region) noexcept;
 
-  util::OptionalLock& x_lock;
+  util::DomainLock& x_lock;
   const uint32_t x_epoch = util::process_epoch();
   const bool x_provider_keys;
   const RegionAttributes x_attributes;

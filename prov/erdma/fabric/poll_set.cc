@@ -13,7 +13,7 @@ namespace erdma::fabric {
 namespace {
 
 /// Event queues belong to no domain, so any of them may be a member.
-bool can_join(fid_t object, const util::OptionalLock& lock) noexcept {
+bool can_join(fid_t object, const util::DomainLock& lock) noexcept {
   switch (object->fclass) {
     case FI_CLASS_CQ:
       return CompletionQueue::from(object).takes(lock);
@@ -80,7 +80,7 @@ int PollSet::poll(void** contexts, int count) noexcept {
   int found = 0;
   Rest next = Rest::none;
   {
-    const util::Guard guard(x_domain.lock());
+    const util::DataGuard guard(x_domain.lock());
     const size_t members = x_members.size();
     size_t left_out = members;
     for (size_t i = 0; i < members; ++i) {

@@ -13,14 +13,14 @@
 #include "fabric/idle_reads.h"
 #include "fabric/wait.h"
 #include "fabric/wait_set.h"
-#include "util/lock.h"
+#include "util/domain_lock.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
 
 /// What a CQ or counter needs from its domain.
 struct QueueParent {
-  util::OptionalLock& lock;
+  util::DomainLock& lock;
   uint32_t api_version;
   bool driven;  ///< FI_PROGRESS_AUTO
   Children* children;
@@ -35,7 +35,7 @@ class Pollable {
   Pollable& operator=(const Pollable&) = delete;
 
   /// True if this object takes this lock, which means that it belongs to the lock's domain.
-  bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_lock; }
+  bool takes(const util::DomainLock& lock) const noexcept { return &lock == &x_lock; }
 
   // For endpoints.
   void attach(ProgressSource& source) { x_waitable.attach(source); }
@@ -111,7 +111,7 @@ class Pollable {
   template <typename HasNews>
   void rest(Rest how, HasNews&& has_news) noexcept {
     if (how != Rest::sleep || !x_lock.owned()) return x_idle_reads.yield(how);
-    std::unique_lock lock(x_lock);
+    std::unique_lock lock(x_lock.data());
     if (has_news()) return;
     const Nap nap = x_waitable.nap(lock, Deadline(IdleReads::kNapMs));
     lock.unlock();
@@ -122,7 +122,7 @@ class Pollable {
       x_idle_reads.slept(nap == Nap::woken);
   }
 
-  util::OptionalLock& x_lock;
+  util::DomainLock& x_lock;
   Waitable x_waitable;
   IdleReads x_idle_reads;
 

@@ -16,7 +16,7 @@ namespace erdma::fabric {
 ssize_t SharedReceive::receive(protocol::ReceiveArgs args) noexcept {
   if (!owned()) return -FI_EOPBADSTATE;
   if (x_cuda) args.device = x_cuda->any_device(args.iov, args.count);
-  const util::Guard guard(x_domain.lock());
+  const util::DataGuard guard(x_domain.lock());
   bool matched = false;
   const int status = x_receives.post(args, matched);
   if (matched) keep_armed();
@@ -26,7 +26,7 @@ ssize_t SharedReceive::receive(protocol::ReceiveArgs args) noexcept {
 ssize_t SharedReceive::probe(protocol::ReceiveArgs args, protocol::Probe kind) noexcept {
   if (!owned()) return -FI_EOPBADSTATE;
   if (x_cuda) args.device = x_cuda->any_device(args.iov, args.count);
-  const util::Guard guard(x_domain.lock());
+  const util::DataGuard guard(x_domain.lock());
   if (x_endpoints.empty()) return -FI_ENOCQ;
   const int status = x_receives.probe(args, kind);
   keep_armed();
@@ -35,7 +35,7 @@ ssize_t SharedReceive::probe(protocol::ReceiveArgs args, protocol::Probe kind) n
 
 ssize_t SharedReceive::cancel(void* context) noexcept {
   if (!owned()) return -FI_EOPBADSTATE;
-  const util::Guard guard(x_domain.lock());
+  const util::DataGuard guard(x_domain.lock());
   if (x_endpoints.empty()) return -FI_ENOCQ;
   const int status = x_receives.cancel(context);
   keep_armed();  // the failure counts, so that deferred works may be due

@@ -30,28 +30,4 @@ class OwnedMutex {
   const uint32_t x_epoch;
 };
 
-/// The lock of a domain. It is inactive under FI_THREAD_DOMAIN with manual progress: then lock()
-/// costs one predictable branch.
-class OptionalLock {
- public:
-  explicit OptionalLock(bool active) noexcept : x_active(active) {}
-
-  void lock() noexcept {
-    if (x_active) x_mutex.lock();
-  }
-  bool try_lock() noexcept { return !x_active || x_mutex.try_lock(); }
-  void unlock() noexcept {
-    if (x_active) x_mutex.unlock();
-  }
-  bool active() const noexcept { return x_active; }
-  /// False in a forked child, also for a lock that is inactive.
-  bool owned() const noexcept { return x_mutex.owned(); }
-
- private:
-  OwnedMutex x_mutex;
-  const bool x_active;
-};
-
-using Guard = std::lock_guard<OptionalLock>;
-
 }  // namespace erdma::util

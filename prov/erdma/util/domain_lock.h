@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "util/bias_order.h"
+#include "util/lock.h"
+#include "util/thread_barrier.h"
+
+namespace erdma::util {
+
+/// What the threads of an application may do at the same time: fi_domain(3), threading.
+enum class LockKind : uint8_t {
+  none,    ///< one call at a time (FI_THREAD_DOMAIN with FI_PROGRESS_CONTROL_UNIFIED)
+  biased,  ///< one data call at a time, and any number of control calls (FI_THREAD_DOMAIN)
+  mutex,   ///< any calls
+};
+
+/// The data side of a domain's lock: calls that transfer data, and that read completion queues and
+/// counters. While no control call has come for some time, a biased lock costs two stores, two
+/// loads and two predictable branches. It is not recursive, and a thread that holds it must not
+/// take the DomainLock.
+class DataLock {
+ public:
+  explicit DataLock(LockKind kind) noexcept;
+
+  void lock() noexcept {
+    if (x_by_mutex || !x_bias.enter()) [[unlikely]]
+      lock_mutex();
+  }
+  void unlock() noexcept {
+    if (x_by_mutex) [[unlikely]]
+      unlock_mutex();
+    else
+      x_bias.leave();
+  }
+  /// False in a forked child, for a lock of any kind. There, it does nothing.
+  bool owned() const noexcept { return x_mutex.owned(); }
+
+ private:
+  friend class DomainLock;
+
+  void lock_mutex() noexcept;
+  void unlock_mutex() noexcept;
+
+  BiasOrder<std::atomic<uint32_t>, ThreadBarrier> x_bias;
+  /// The data side holds the mutex. Of a biased lock it belongs to the data side; else it is
+  /// constant.
+  bool x_by_mutex;
+  const LockKind x_kind;
+  bool x_opens;            ///< the gate may be opened again; protected by the mutex
+  unsigned x_detours = 0;  ///< calls that took the mutex since the gate was closed
+  OwnedMutex x_mutex;
+};
+
+/// The lock of a domain, as control calls take it: they open, close and bind objects, and register
+/// memory. Under FI_THREAD_DOMAIN applications serialize data calls alone.
+class DomainLock {
+ public:
+  explicit DomainLock(LockKind kind) noexcept : x_data(kind) {}
+
+  void lock() noexcept {
+    if (x_data.x_kind != LockKind::none) lock_out();
+  }
+  void unlock() noexcept {
+    if (x_data.x_kind != LockKind::none) x_data.x_mutex.unlock();
+  }
+  DataLock& data() noexcept { return x_data; }
+  bool owned() const noexcept { return x_data.owned(); }
+
+ private:
+  void lock_out() noexcept;
+
+  DataLock x_data;
+};
+
+/// For control calls, and for data calls.
+using Guard = std::lock_guard<DomainLock>;
+class DataGuard : public std::lock_guard<DataLock> {
+ public:
+  explicit DataGuard(DomainLock& lock) noexcept : std::lock_guard<DataLock>(lock.data()) {}
+};
+
+}  // namespace erdma::util
