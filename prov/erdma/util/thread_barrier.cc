@@ -21,8 +21,8 @@ bool ThreadBarrier::available() noexcept {
 
 bool ThreadBarrier::everywhere() noexcept {
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return true;
-  constexpr timespec kMillisecond{0, 1'000'000};
-  (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &kMillisecond, nullptr);
+  constexpr timespec kPause{0, 1'000'000};
+  (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &kPause, nullptr);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return false;
 }
