@@ -111,12 +111,13 @@ Result enter(const char* function, Needs needs) {
     return error;
   }
   if (needs != Needs::nothing && !s.initialized) return kNotInitialized;
-  if (needs != Needs::context) return kSuccess;
-  const ContextState* const context = current_context();
-  if (!context) return kInvalidContext;
-  for (const ContextState& primary : s.primary)
-    if (context == &primary && primary.retained == 0) return kContextDestroyed;
-  return kSuccess;
+  if (needs == Needs::context) {
+    const ContextState* const context = current_context();
+    if (!context) return kInvalidContext;
+    for (const ContextState& primary : s.primary)
+      if (context == &primary && primary.retained == 0) return kContextDestroyed;
+  }
+  return refuse_beside_captures(s, function);
 }
 
 }  // namespace softcuda

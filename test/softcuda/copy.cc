@@ -35,14 +35,6 @@ Result run(StreamState& stream) {
   return std::exchange(stream.failed, kSuccess);
 }
 
-/// Returns null if the stream does not exist (any more). Caller holds the mutex.
-StreamState* stream_of(Stream stream) {
-  State& s = state();
-  if (!stream) return &s.null_stream;
-  const auto found = s.streams.find(stream);
-  return found == s.streams.end() ? nullptr : found->second.get();
-}
-
 Result now(const char* function, DevicePointer to, DevicePointer from, size_t length) {
   if (const Result rc = enter(function, Needs::context)) return rc;
   State& s = state();
@@ -61,7 +53,9 @@ Result later(const char* function, DevicePointer to, DevicePointer from, size_t 
     return kInvalidValue;
   StreamState* on = stream_of(stream);
   if (!on) return kInvalidHandle;
-  on->pending.push_back({[=, &s] { return copy(s, to, from, length, by); }});
+  if (on->capture && on->capture->ended) return kStreamCaptureInvalidated;
+  auto& work = on->capture ? on->capture->nodes : on->pending;
+  work.push_back({[=, &s] { return copy(s, to, from, length, by); }});
   return kSuccess;
 }
 
@@ -70,6 +64,14 @@ DevicePointer address(const void* pointer) {
 }
 
 }  // namespace
+
+StreamState* stream_of(Stream stream) {
+  State& s = state();
+  if (!stream) return &s.null_stream;
+  const auto found = s.streams.find(stream);
+  return found == s.streams.end() ? nullptr : found->second.get();
+}
+
 }  // namespace softcuda
 
 using namespace softcuda;
@@ -135,7 +137,9 @@ Result cuStreamSynchronize(Stream stream) {
   if (const Result rc = enter("cuStreamSynchronize", Needs::context)) return rc;
   std::lock_guard guard(state().mutex);
   StreamState* waited = stream_of(stream);
-  return waited ? run(*waited) : kInvalidHandle;
+  if (!waited) return kInvalidHandle;
+  if (const Result rc = refuse_while_captured(*waited)) return rc;
+  return run(*waited);
 }
 
 Result cuStreamQuery(Stream stream) {
@@ -143,6 +147,7 @@ Result cuStreamQuery(Stream stream) {
   std::lock_guard guard(state().mutex);
   StreamState* asked = stream_of(stream);
   if (!asked) return kInvalidHandle;
+  if (const Result rc = refuse_while_captured(*asked)) return rc;
   if (asked->pending.empty() || std::exchange(asked->asked, true)) return run(*asked);
   return kNotReady;
 }

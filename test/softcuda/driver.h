@@ -12,6 +12,8 @@ using erdma::hmem::cuda_api::Context;
 using erdma::hmem::cuda_api::Device;
 using erdma::hmem::cuda_api::DevicePointer;
 using erdma::hmem::cuda_api::Event;
+using Graph = void*;      ///< CUgraph
+using GraphExec = void*;  ///< CUgraphExec
 using erdma::hmem::cuda_api::IpcMemHandle;
 using erdma::hmem::cuda_api::MemAccess;
 using erdma::hmem::cuda_api::MemAllocationProperties;
@@ -87,6 +89,14 @@ Result cuEventDestroy_v2(Event event);
 Result cuEventRecord(Event event, Stream stream);
 Result cuEventQuery(Event event);
 Result cuEventSynchronize(Event event);
+
+Result cuThreadExchangeStreamCaptureMode(int* mode);
+Result cuStreamBeginCapture_v2(Stream stream, int mode);
+Result cuStreamEndCapture(Stream stream, Graph* graph);
+Result cuGraphInstantiateWithFlags(GraphExec* made, Graph graph, unsigned long long flags);
+Result cuGraphLaunch(GraphExec graph, Stream stream);
+Result cuGraphDestroy(Graph graph);
+Result cuGraphExecDestroy(GraphExec graph);
 
 // Additional functions for tests. README.md describes the control language.
 

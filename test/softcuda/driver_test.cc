@@ -50,6 +50,10 @@ T attribute(int which, DevicePointer pointer) {
   return value;
 }
 
+Context context_of(DevicePointer pointer) {
+  return attribute<Context>(kPointerContext, pointer);
+}
+
 /// Runs `body` in a child and returns its exit status.
 template <typename F>
 int child(F body) {
@@ -340,6 +344,78 @@ TEST(dmabuf_shows_the_bytes_of_the_device) {
   ck_assert_int_eq(get(memory, 100), kInvalidValue);
   ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
   ck_assert_int_eq(get(memory, 8192), kNotSupported);
+}
+
+TEST(graph_copies_what_was_captured) {
+  begin();
+  const auto bytes = numbers(32);
+  const DevicePointer from = allocate(32), to = allocate(32);
+  Stream stream = nullptr;
+  Graph graph = nullptr;
+  GraphExec made = nullptr;
+  ck_assert_int_eq(cuStreamCreate(&stream, kStreamNonBlocking), kSuccess);
+  ck_assert_int_eq(cuMemsetD8_v2(to, 0, 32), kSuccess);
+  ck_assert_int_eq(cuStreamBeginCapture_v2(stream, kCaptureGlobal), kSuccess);
+  ck_assert_int_eq(cuMemcpyAsync(to, from, 32, stream), kSuccess);
+  std::thread([&] {
+    ck_assert_int_eq(cuCtxSetCurrent(context_of(from)), kSuccess);
+    ck_assert_int_eq(cuStreamEndCapture(stream, &graph), kStreamCaptureWrongThread);
+  }).join();
+  ck_assert_int_eq(cuStreamEndCapture(stream, &graph), kSuccess);
+  ck_assert_int_eq(cuGraphInstantiateWithFlags(&made, graph, 0), kSuccess);
+  ck_assert_int_eq(cuMemcpyHtoD_v2(from, bytes.data(), 32), kSuccess);
+  ck_assert(content(to, 32) == std::vector<unsigned char>(32));
+  ck_assert_int_eq(cuGraphLaunch(made, stream), kSuccess);
+  ck_assert_int_eq(cuStreamSynchronize(stream), kSuccess);
+  ck_assert(content(to, 32) == bytes);
+  ck_assert_int_eq(cuGraphExecDestroy(made), kSuccess);
+  ck_assert_int_eq(cuGraphDestroy(graph), kSuccess);
+}
+
+/// The modes of the capture and of the thread whose call is unsafe, and whether the call ends the
+/// capture. The thread is another one, or that of the capture.
+TEST(unsafe_call_fails_and_ends_the_captures_that_forbid_it) {
+  begin();
+  const DevicePointer memory = allocate(32);
+  Stream stream = nullptr;
+  Graph graph = nullptr;
+  ck_assert_int_eq(cuStreamCreate(&stream, kStreamNonBlocking), kSuccess);
+  const struct {
+    int capture, thread;
+    bool other, forbidden;
+  } cases[] = {
+      {kCaptureGlobal, kCaptureGlobal, true, true},
+      {kCaptureGlobal, kCaptureThreadLocal, true, false},
+      {kCaptureGlobal, kCaptureRelaxed, true, false},
+      {kCaptureThreadLocal, kCaptureGlobal, true, false},
+      {kCaptureRelaxed, kCaptureGlobal, true, false},
+      {kCaptureGlobal, kCaptureGlobal, false, true},
+      {kCaptureThreadLocal, kCaptureThreadLocal, false, true},
+      {kCaptureThreadLocal, kCaptureRelaxed, false, false},
+      {kCaptureRelaxed, kCaptureGlobal, false, false},
+  };
+  for (const auto& [capture, thread, other, forbidden] : cases) {
+    ck_assert_int_eq(cuStreamBeginCapture_v2(stream, capture), kSuccess);
+    const auto call = [memory, asked = thread, refused = forbidden] {
+      char byte = 0;
+      int mode = asked;
+      ck_assert_int_eq(cuCtxSetCurrent(context_of(memory)), kSuccess);
+      ck_assert_int_eq(cuThreadExchangeStreamCaptureMode(&mode), kSuccess);
+      ck_assert_int_eq(cuMemcpyDtoH_v2(&byte, memory, 1),
+                       refused ? kStreamCaptureUnsupported : kSuccess);
+      ck_assert_int_eq(cuThreadExchangeStreamCaptureMode(&mode), kSuccess);
+    };
+    if (other)
+      std::thread(call).join();
+    else
+      call();
+    ck_assert_int_eq(cuMemcpyAsync(memory, memory, 1, stream),
+                     forbidden ? kStreamCaptureInvalidated : kSuccess);
+    ck_assert_int_eq(cuStreamEndCapture(stream, &graph),
+                     forbidden ? kStreamCaptureInvalidated : kSuccess);
+    ck_assert(forbidden == !graph);
+    cuGraphDestroy(graph);
+  }
 }
 
 TEST(calls_are_counted_and_fail_on_demand) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hmem/cuda_api.h"
@@ -63,9 +64,17 @@ struct Reservation {
 struct Pending {
   std::function<Result()> copy;
 };
+/// A capture of a stream into a graph.
+struct Capture {
+  std::thread::id by;  ///< the thread that began it
+  int mode = 0;        ///< CU_STREAM_CAPTURE_MODE_*
+  bool ended = false;  ///< a call ended it; cuStreamEndCapture() gives no graph
+  std::vector<Pending> nodes;
+};
 struct StreamState {
   std::vector<Pending> pending;
-  bool asked = false;  ///< a query found work, so the next one executes it
+  std::unique_ptr<Capture> capture;  ///< null: the stream is not being captured
+  bool asked = false;                ///< a query found work, so the next one executes it
   Result failed = kSuccess;
 };
 struct EventState {
@@ -123,6 +132,14 @@ State& state();
 enum class Needs { nothing, initialized, context };
 /// Counts a call and returns the error of a fault, or kSuccess. Takes the mutex itself.
 Result enter(const char* function, Needs needs);
+
+/// Returns the stream of the handle; null: it does not exist (any more). Caller holds the mutex.
+StreamState* stream_of(Stream stream);
+/// Returns the error of a call that a capture forbids to this thread, and ends the capture; else
+/// kSuccess. Caller holds the mutex.
+Result refuse_beside_captures(State& state, const std::string& function);
+/// The same for a call that waits for this stream or asks for its state.
+Result refuse_while_captured(StreamState& stream);
 
 /// Returns the current context of this thread, or null.
 ContextState* current_context();

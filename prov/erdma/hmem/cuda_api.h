@@ -51,6 +51,9 @@ enum : Result {
   kIllegalAddress = 700,
   kContextDestroyed = 709,
   kNotSupported = 801,
+  kStreamCaptureUnsupported = 900,
+  kStreamCaptureInvalidated = 901,
+  kStreamCaptureWrongThread = 908,
   kUnknown = 999,
 };
 
@@ -65,6 +68,12 @@ enum PointerAttribute : int {
   kPointerIpcCapable = 10,
   kPointerRangeStart = 11,
   kPointerRangeSize = 12,
+};
+
+enum CaptureMode : int {  ///< CUstreamCaptureMode
+  kCaptureGlobal = 0,
+  kCaptureThreadLocal = 1,
+  kCaptureRelaxed = 2,
 };
 
 enum MemoryType : unsigned { kMemoryHost = 1, kMemoryDevice = 2, kMemoryUnified = 4 };
