@@ -218,6 +218,15 @@ TEST(failed_copy_is_reported_and_the_next_one_succeeds) {
   ck_assert_uint_eq(softcuda_calls("cuStreamCreate"), 1);
 }
 
+TEST(stream_that_can_not_be_made_fails_the_copy_with_its_error) {
+  const DeviceMemory memory(8);
+  char back[8];
+  ck_assert_int_eq(softcuda_control("fail cuStreamCreate error=304"), 0);
+  ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), -FI_EIO);
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA error 304"));
+  ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
+}
+
 /// The application has destroyed the context of the provider's stream, and has a new one with the
 /// same handle.
 TEST(lost_stream_is_replaced) {

@@ -144,20 +144,19 @@ int Cuda::why_no_dmabuf(Result error, const void* pointer) const noexcept {
 
 // --- copies -------------------------------------------------------------------------------------
 
-/// The stream of `context`, which is the current one; each context has a stream of the provider. It
-/// does not wait for other streams: a kernel of the application may be waiting for the message that
-/// is being copied. Null: CUDA cannot create a stream.
-Stream Cuda::stream_of(Context context) noexcept try {
+/// Finds or creates the stream of `context`, which is the current one; each context has a stream of
+/// the provider. It does not wait for other streams: a kernel of the application may be waiting for
+/// the message that is being copied. Returns CUDA's error.
+Result Cuda::stream_of(Context context, Stream& stream) noexcept try {
   const std::lock_guard guard(x_mutex);
   for (const StreamOf& known : x_streams)
-    if (known.context == context) return known.stream;
+    if (known.context == context) return stream = known.stream, kSuccess;
   x_streams.reserve(x_streams.size() + 1);
-  Stream made = nullptr;
-  if (x_api.cuStreamCreate(&made, kStreamNonBlocking) != kSuccess) return nullptr;
-  x_streams.push_back({context, made});
-  return made;
+  const Result rc = x_api.cuStreamCreate(&stream, kStreamNonBlocking);
+  if (rc == kSuccess) x_streams.push_back({context, stream});
+  return rc;
 } catch (const std::bad_alloc&) {
-  return nullptr;
+  return kOutOfMemory;
 }
 
 /// Called when the stream belonged to a context that was destroyed; a new context may have the same
@@ -184,10 +183,10 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
 }
 
 int Cuda::copy_in(Context context, void* to, const void* from, size_t length) noexcept {
-  Result rc = kOutOfMemory;
+  Result rc = kSuccess;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    Stream const stream = stream_of(context);  // NOLINT(misc-misplaced-const): what is meant
-    if (!stream) break;
+    Stream stream = nullptr;
+    if ((rc = stream_of(context, stream)) != kSuccess) break;
     rc = x_api.cuMemcpyAsync(address_of(to), address_of(from), length, stream);
     if (rc == kSuccess) rc = x_api.cuStreamSynchronize(stream);
     if (rc == kSuccess) return 0;

@@ -87,7 +87,7 @@ class Cuda final : public DeviceMemory {
   ~Cuda();
   static Cuda* load() noexcept;
   int why_no_dmabuf(cuda_api::Result error, const void* pointer) const noexcept;
-  cuda_api::Stream stream_of(cuda_api::Context context) noexcept;
+  cuda_api::Result stream_of(cuda_api::Context context, cuda_api::Stream& stream) noexcept;
   void forget(cuda_api::Context context) noexcept;
   int from_device(void* to, const void* from, size_t length) noexcept override {
     return copy(to, from, length);
