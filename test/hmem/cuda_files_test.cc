@@ -13,6 +13,7 @@
 #include "hmem/cuda_ipc.h"
 #include "libcheck.h"
 #include "softcuda/device_memory.h"
+#include "softcuda/open_capture.h"
 
 using erdma::hmem::Cuda;
 using erdma::hmem::FileName;
@@ -100,6 +101,18 @@ struct Left {
 }  // namespace
 
 TEST_CASE(.set_up = setup);
+
+TEST(memory_is_exported_mapped_and_unmapped_beside_a_capture) {
+  const DeviceMemory memory(std::vector<char>(1000, 'a')), here(8), second(8, 1);
+  const Left before;
+  OpenCapture open;
+  const Imported mapped = import(share(memory.at(0)), here.at(0));
+  ck_assert_int_eq(mapped.error, 0);
+  ck_assert(bool(cuda().ipc().open(mapped.handle, second.at(0))));
+  for (int users = 2; users > 0; --users) cuda().ipc().close(mapped.handle);
+  ck_assert(Left{} == before);
+  ck_assert_int_eq(open.end(), kSuccess);
+}
 
 TEST(exported_memory_is_read_where_it_is_mapped) {
   const DeviceMemory memory(std::vector<char>(1000, 'a')), here(8);

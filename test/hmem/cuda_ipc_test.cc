@@ -12,10 +12,12 @@
 #include "fake/captured_log.h"
 #include "libcheck.h"
 #include "softcuda/device_memory.h"
+#include "softcuda/open_capture.h"
 
 using erdma::hmem::Cuda;
 using erdma::hmem::IpcHandle;
 using erdma::test::DeviceMemory;
+using erdma::test::OpenCapture;
 using namespace erdma::hmem::cuda_api;
 
 namespace {
@@ -99,6 +101,18 @@ TEST(memory_of_another_process_is_read_where_it_is) {
   ck_assert(content(*opened, theirs.offset, 100) == std::vector<char>(100, 'a'));
   cuda().ipc().close(theirs.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
+}
+
+TEST(memory_is_shared_opened_and_closed_beside_a_capture) {
+  Owner owner;
+  const DeviceMemory here(100);
+  const Shared theirs = owner.memory_of('a');
+  OpenCapture open;
+  share(here.at(0));
+  ck_assert(bool(cuda().ipc().open(theirs.handle, here.at(0))));
+  cuda().ipc().close(theirs.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
+  ck_assert_int_eq(open.end(), kSuccess);
 }
 
 TEST(memory_is_opened_once_and_closed_with_its_last_user) {

@@ -15,9 +15,11 @@
 #include "fake/captured_log.h"
 #include "libcheck.h"
 #include "softcuda/device_memory.h"
+#include "softcuda/open_capture.h"
 
 using erdma::hmem::Cuda;
 using erdma::test::DeviceMemory;
+using erdma::test::OpenCapture;
 using namespace erdma::hmem::cuda_api;
 
 namespace {
@@ -192,6 +194,51 @@ TEST(copy_waits_for_no_stream_of_the_application) {
   ck_assert(memory.bytes() == bytes);
   ck_assert(theirs.bytes() != bytes);
   ck_assert_int_eq(cuStreamDestroy_v2(stream), kSuccess);
+}
+
+/// The first copy also creates the stream.
+TEST(copy_leaves_captures_of_other_threads_alone, 2) {
+  const auto bytes = numbers(1000);
+  if (_i) erdma::test::g_made_by = erdma::test::MadeBy::mapping;
+  const DeviceMemory memory(1000);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<char> back(1000);
+    OpenCapture open;
+    ck_assert_int_eq(cuda().copy(memory.at(0), bytes.data(), 1000), 0);
+    ck_assert_int_eq(cuda().copy(back.data(), memory.at(0), 1000), 0);
+    ck_assert(back == bytes);
+    ck_assert_int_eq(open.end(), kSuccess);
+  }
+  int mode = kCaptureThreadLocal;
+  ck_assert_int_eq(cuThreadExchangeStreamCaptureMode(&mode), kSuccess);
+  ck_assert_int_eq(mode, kCaptureGlobal);
+}
+
+TEST(copy_leaves_a_capture_of_its_own_thread_alone) {
+  const auto bytes = numbers(1000);
+  const DeviceMemory memory(1000);
+  Stream stream = nullptr;
+  Graph graph = nullptr;
+  ck_assert_int_eq(cuStreamCreate(&stream, 0), kSuccess);
+  ck_assert_int_eq(cuStreamBeginCapture_v2(stream, kCaptureGlobal), kSuccess);
+  ck_assert_int_eq(cuda().copy(memory.at(0), bytes.data(), 1000), 0);
+  ck_assert_int_eq(cuStreamEndCapture(stream, &graph), kSuccess);
+  ck_assert(memory.bytes() == bytes);
+  cuGraphDestroy(graph);
+}
+
+TEST(memory_is_exported_and_allocated_beside_a_capture) {
+  const DeviceMemory memory(8192);
+  erdma::hmem::Allocation found;
+  uint64_t offset = 0;
+  OpenCapture open;
+  ck_assert(cuda().allocation(memory.at(0), found));
+  ck_assert(bool(cuda().export_dmabuf(found, offset)));
+  auto scratch = cuda().allocate(64);
+  ck_assert_ptr_nonnull(scratch.get());
+  scratch.reset();
+  ck_assert_uint_eq(softcuda_calls("cuMemFree"), 1);
+  ck_assert_int_eq(open.end(), kSuccess);
 }
 
 TEST(lists_of_host_and_device_memory_are_copied_whole) {

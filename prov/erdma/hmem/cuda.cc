@@ -205,6 +205,7 @@ int Cuda::copy_in(Context context, void* to, const void* from, size_t length) no
 std::unique_ptr<Cuda::Scratch> Cuda::allocate(size_t length) noexcept {
   std::unique_ptr<Scratch> made(usable() ? new (std::nothrow) Scratch(*this) : nullptr);
   if (!made || !x_api.cuMemAlloc_v2 || !x_api.cuMemFree_v2) return nullptr;
+  const BesideCaptures beside(x_api);
   Context& context = made->x_context;
   if (x_api.cuCtxGetCurrent(&context) != kSuccess) context = nullptr;
   if (!context && x_api.cuDevicePrimaryCtxRetain && x_api.cuDevicePrimaryCtxRelease_v2)
@@ -218,6 +219,7 @@ std::unique_ptr<Cuda::Scratch> Cuda::allocate(size_t length) noexcept {
 
 Cuda::Scratch::~Scratch() {
   const Functions& api = x_cuda.x_api;
+  const BesideCaptures beside(api);
   if (x_pointer && api.cuCtxPushCurrent_v2(x_context) == kSuccess) {
     api.cuMemFree_v2(x_pointer);
     api.cuCtxPopCurrent_v2(nullptr);

@@ -55,6 +55,7 @@ class CudaFiles::Held {
 bool CudaFiles::name(const Allocation& memory, const void* pointer,
                      IpcHandle& handle) const noexcept {
   if (!x_api.cuMemRetainAllocationHandle) return false;
+  const BesideCaptures beside(x_api);
   const Held held = Held::at(x_api, address_of(pointer));
   MemAllocationProperties properties{};
   if (!held.properties(properties) || !(properties.handle_types & kHandlePosixFd)) return false;
@@ -70,11 +71,13 @@ bool CudaFiles::name(const Allocation& memory, const void* pointer,
 /// CUDA documents the buffer id as unique for allocations, not for mappings. So this function
 /// compares the physical memory as well.
 bool CudaFiles::still_named(const IpcHandle& handle, const void* pointer) const noexcept {
+  const BesideCaptures beside(x_api);
   return Held::at(x_api, address_of(pointer)).get() == FileName::of(handle).physical;
 }
 
 util::Fd CudaFiles::export_file(const IpcHandle& handle) noexcept {
   if (!x_api.cuMemRetainAllocationHandle) return {};
+  const BesideCaptures beside(x_api);
   const FileName name = FileName::of(handle);
   const Held held = Held::at(x_api, name.base);
   if (!held.get() || held.get() != name.physical) return {};
@@ -108,6 +111,7 @@ int CudaFiles::refuse(const char* call, Result rc) noexcept {
 util::Result<IpcMemory> CudaFiles::import_file(const util::Fd& file, size_t size, const void* near,
                                                IpcHandle& handle) noexcept try {
   if (!x_api.cuMemRetainAllocationHandle || !file) return -FI_EOPNOTSUPP;
+  const BesideCaptures beside(x_api);
   PhysicalMemory imported = 0;
   const Result rc = x_api.cuMemImportFromShareableHandle(
       &imported, pointer_to(DevicePointer(file.get())), kHandlePosixFd);
@@ -172,6 +176,7 @@ std::vector<CudaFiles::Mapped>::iterator CudaFiles::find(const IpcHandle& handle
 }
 
 util::Result<IpcMemory> CudaFiles::open(const IpcHandle& handle, const void* near) noexcept {
+  const BesideCaptures beside(x_api);
   const std::lock_guard guard(x_mutex);
   const auto known = find(handle);
   if (known == x_mapped.end()) return -FI_EOPNOTSUPP;
@@ -190,6 +195,7 @@ void CudaFiles::close(const IpcHandle& handle) noexcept {
 }
 
 void CudaFiles::unmap(const IpcMemory& memory) noexcept {
+  const BesideCaptures beside(x_api);
   Result rc = x_api.cuMemUnmap(memory.base, memory.size);
   if (rc == kSuccess) rc = x_api.cuMemAddressFree(memory.base, memory.size);
   if (rc != kSuccess)

@@ -70,6 +70,15 @@ uint64_t Functions::buffer_id(DevicePointer address) const noexcept {
   return cuPointerGetAttribute(&id, kPointerBufferId, address) == kSuccess ? id : 0;
 }
 
+BesideCaptures::BesideCaptures(const Functions& api) noexcept
+    : x_api(api),
+      x_changed(api.cuThreadExchangeStreamCaptureMode &&
+                api.cuThreadExchangeStreamCaptureMode(&x_mode) == kSuccess) {}
+
+BesideCaptures::~BesideCaptures() {
+  if (x_changed) x_api.cuThreadExchangeStreamCaptureMode(&x_mode);
+}
+
 PrimaryContext::PrimaryContext(const Functions& api, Device device) noexcept
     : x_api(api), x_device(device) {
   unsigned flags = 0;
@@ -86,7 +95,7 @@ PrimaryContext::~PrimaryContext() {
 }
 
 EnteredContext::EnteredContext(const Functions& api, const void* one, const void* other) noexcept
-    : x_api(api) {
+    : x_api(api), x_beside(api) {
   Context const found = find(one, other);  // NOLINT(misc-misplaced-const): what is meant
   if (found && api.cuCtxPushCurrent_v2(found) == kSuccess) x_context = found;
 }

@@ -19,7 +19,7 @@
   F(cuStreamSynchronize, (Stream stream))                                                  \
   F(cuMemcpyAsync, (DevicePointer to, DevicePointer from, size_t length, Stream stream))
 // Optional functions: each is null if the driver lacks it. cuMemGetHandleForAddressRange came with
-// CUDA 11.7.
+// CUDA 11.7, cuThreadExchangeStreamCaptureMode with 10.1.
 #define ERDMA_CUDA_OPTIONAL(F)                                                              \
   F(cuDeviceGetAttribute, (int* value, int attribute, Device device))                       \
   F(cuMemGetHandleForAddressRange,                                                          \
@@ -28,7 +28,8 @@
   F(cuDevicePrimaryCtxRelease_v2, (Device device))                                          \
   F(cuDevicePrimaryCtxGetState, (Device device, unsigned* flags, int* active))              \
   F(cuMemAlloc_v2, (DevicePointer * pointer, size_t bytes))                                 \
-  F(cuMemFree_v2, (DevicePointer pointer))
+  F(cuMemFree_v2, (DevicePointer pointer))                                                  \
+  F(cuThreadExchangeStreamCaptureMode, (int* mode))
 // CUDA IPC: if the driver lacks any of these, the first is null.
 #define ERDMA_CUDA_IPC(F)                                                                  \
   F(cuIpcGetMemHandle, (IpcMemHandle * handle, DevicePointer pointer))                     \
@@ -90,6 +91,23 @@ inline void* pointer_to(DevicePointer address) noexcept {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's are numbers
 }
 
+/// While this object lives, this thread may make any call although an application captures a stream
+/// into a CUDA graph. Without it, most calls but asynchronous copies and queries of pointers fail
+/// and end the capture, in any thread of the process: CUDA can't know that the graph does not
+/// depend on them.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Functions& api) noexcept;
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures();
+
+ private:
+  const Functions& x_api;
+  int x_mode = kCaptureRelaxed;  ///< the thread's mode before, if x_changed
+  const bool x_changed;
+};
+
 /// The primary context of a device, if the application has made it active; this class never
 /// activates one. The context is retained while this object lives, since another thread of the
 /// application may release it meanwhile.
@@ -111,7 +129,7 @@ class PrimaryContext {
 /// While this object lives, the thread's current context is that of one of the pointers: of the
 /// first one that has a context. Memory of cuMemCreate() and of memory pools has no context; for it
 /// the context is the primary one of its device or, if that is not active, the thread's current
-/// one.
+/// one. Calls are permitted beside captures.
 class EnteredContext {
  public:
   EnteredContext(const Functions& api, const void* one, const void* other = nullptr) noexcept;
@@ -125,6 +143,7 @@ class EnteredContext {
   Context find(const void* one, const void* other) noexcept;
 
   const Functions& x_api;
+  const BesideCaptures x_beside;
   std::optional<PrimaryContext> x_primary;
   Context x_context = nullptr;
 };

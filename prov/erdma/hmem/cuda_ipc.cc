@@ -133,6 +133,7 @@ void CudaIpc::close(const IpcHandle& handle) noexcept {
   const Opened gone = *at;
   x_opened.erase(at);
   if (!is_mapped(gone)) return;
+  const BesideCaptures beside(x_api);
   if (x_api.cuCtxPushCurrent_v2(gone.context) != kSuccess) return;
   if (const Result rc = x_api.cuIpcCloseMemHandle(gone.memory.base))
     ERDMA_INFO(EP_DATA, "GPU memory of another process could not be closed: CUDA error %d\n", rc);
