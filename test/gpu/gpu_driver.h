@@ -44,13 +44,14 @@ class Driver {
   }
   int devices() const { return x_devices; }
   std::string describe();
-
- private:
+  /// Makes the context current in the calling thread.
+  void enter() const { must(x_set(x_context), "cuCtxSetCurrent"); }
   void must(Result rc, const char* what) const {
     if (rc == kSuccess) return;
     std::fprintf(stderr, "%s: CUDA error %d\n", what, rc);
     std::exit(1);
   }
+  /// Looks up a function of the driver; ends the program with `status` if there is none.
   template <typename F>
   void find(F*& function, const char* name, int status = 1) {
     function = reinterpret_cast<F*>(dlsym(x_library, name));
@@ -58,6 +59,8 @@ class Driver {
     std::fprintf(stderr, "libcuda.so.1 has no %s\n", name);
     std::exit(status);
   }
+
+ private:
   DevicePointer map(size_t bytes);
   void unmap(DevicePointer memory);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/gpu/run.sh                  in a checkout: builds the program beside the build, then the same as
+# test/gpu/run.sh                  in a checkout: builds the programs beside the build, then the same as
 # test/gpu/run.sh run              the checks and the table, on this machine's GPU
 # test/gpu/run.sh pack ARCHIVE     all that `run` needs on a machine without compiler or network:
 #                                  tar xzf ARCHIVE && erdma-gpu/run.sh run
@@ -17,9 +17,11 @@ build() {
   flags=()
   [ -z "${LIBFABRIC_PREFIX:-}" ] || flags=(-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib")
   mkdir -p "$built/gpu" || exit 1
-  "${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -Wconversion -Wshadow -I"$top/prov/erdma" -I"$here" \
-    "${flags[@]}" "$here/gpu_pair.cc" -o "$built/gpu/gpu_pair" -lfabric -ldl ||
-    { echo 'FAIL: gpu_pair cannot be built'; exit 1; }
+  for name in gpu_pair gpu_capture; do
+    "${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -Wconversion -Wshadow -I"$top/prov/erdma" -I"$here" \
+      "${flags[@]}" "$here/$name.cc" "$top/prov/erdma/hmem/cuda_functions.cc" -o "$built/gpu/$name" \
+      -lfabric -ldl -lpthread || { echo "FAIL: $name cannot be built"; exit 1; }
+  done
 }
 
 # Prints every library that the program and the provider need, except those of the C library.
@@ -28,9 +30,9 @@ pack() {
   folder=$(mktemp -d) || exit 1
   trap 'rm -rf "$folder"' EXIT
   mkdir -p "$folder/erdma-gpu/lib" || exit 1
-  cp -L "$built/.libs/liberdma-fi.so" "$built/gpu/gpu_pair" "$here/run.sh" "$folder/erdma-gpu/" || exit 1
+  cp -L "$built/.libs/liberdma-fi.so" "$built/gpu/gpu_pair" "$built/gpu/gpu_capture" "$here/run.sh" "$folder/erdma-gpu/" || exit 1
   [ -z "${LIBFABRIC_PREFIX:-}" ] || export LD_LIBRARY_PATH=$LIBFABRIC_PREFIX/lib:${LD_LIBRARY_PATH:-}
-  ldd "$built/gpu/gpu_pair" "$built/.libs/liberdma-fi.so" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
+  ldd "$built/gpu/gpu_pair" "$built/gpu/gpu_capture" "$built/.libs/liberdma-fi.so" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
     sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' |
     xargs -I{} cp -L {} "$folder/erdma-gpu/lib/" || exit 1
   tar -C "$folder" -czf "$1" erdma-gpu && echo "$1: $(du -h "$1" | cut -f1)"
@@ -94,6 +96,15 @@ run() {
   for memory in mapped unshared pool managed; do
     check "memory of another kind: $memory" as erdma "$program" check erdma "$memory"
   done
+  for bytes in 8 8192 65536 1000000; do
+    for first in warm cold; do
+      check "$bytes bytes while a CUDA graph is captured, $first" \
+        as erdma "$captures" check erdma "$bytes" "$first"
+    done
+  done
+  FI_ERDMA_CUDA_IPC=off check 'the same, staged' as erdma "$captures" check erdma 1000000 cold
+  check 'the same, captured by the thread that makes progress' \
+    as erdma "$captures" check erdma 1000000 cold same
   echo 'SKIP: GPU memory through a NIC (there is none that could reach it)'
   upstream=yes
   as shm "$program" check shm >/dev/null 2>"$errors" ||
@@ -112,11 +123,11 @@ case ${1:-} in
   pack) [ $# = 2 ] || { sed -n '3,9s/^# //p' "$0"; exit 64; }; pack "$2" ;;
   run | '')
     if [ -x "$here/gpu_pair" ]; then # unpacked
-      program=$here/gpu_pair provider_path=$here
+      program=$here/gpu_pair captures=$here/gpu_capture provider_path=$here
       export LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH:-}
     else
       build
-      program=$built/gpu/gpu_pair provider_path=$built/.libs
+      program=$built/gpu/gpu_pair captures=$built/gpu/gpu_capture provider_path=$built/.libs
     fi
     run
     ;;
