@@ -19,6 +19,7 @@
 #include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/gpu_registrations.h"
 #include "transport/verbs/known_memory.h"
+#include "transport/verbs/open_region.h"
 #include "transport/verbs/shared_memory.h"
 
 namespace {
@@ -265,6 +266,33 @@ TEST(other_caches_make_room_for_gpu_memory) {
   (void)scene.key(memory);
   ck_assert_int_eq(evictor.asked, 1);
   scene.device->set_evictor(nullptr);
+}
+
+/// The NIC needs registrations also of memory that the application registers itself: for RMA, and
+/// for endpoints that may not call CUDA.
+TEST(idle_registrations_make_room_for_regions_of_the_application, 3) {
+  setenv("SOFTERDMA_MAX_MR", "2", 1);
+  ways(0, 1);
+  Scene scene;
+  const DeviceMemory idle(4096), also_idle(4096), memory(4096);
+  const iovec device{memory.at(0), 4096};
+  char bytes[8];
+  const iovec host{bytes, sizeof(bytes)};
+  transport::verbs::GpuMemoryRegistrar of_gpu(*scene.device, *hmem::Cuda::get());
+  transport::verbs::HostRegistrar of_host(*scene.device, scene.registrations);
+  transport::verbs::KnownMemory known(*scene.device, *hmem::Cuda::get(), scene.registrations,
+                                      transport::verbs::FlushPolicy::never, {});
+  (void)scene.key(idle);
+  (void)scene.key(also_idle);
+  if (_i < 2) {
+    transport::RegionRegistrar* registrar = &of_gpu;
+    if (_i) registrar = &of_host;
+    ck_assert_int_eq(registrar->open(_i ? host : device, nullptr, true, true).error(), 0);
+  } else {
+    const auto kept = known.keep(device, nullptr);
+    ck_assert(known.can_share(&device, 1, Access::remote_write));
+  }
+  ck_assert(warnings().empty());
 }
 
 TEST(range_ends_with_its_allocation) {

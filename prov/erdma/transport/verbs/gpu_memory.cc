@@ -114,6 +114,15 @@ MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const i
   return region;
 }
 
+MemoryRegion register_gpu_region(const Device& device, hmem::Cuda& cuda, const iovec& memory,
+                                 const Dmabuf* file, int access, GpuRefusal& why) noexcept {
+  for (;;) {
+    MemoryRegion region = register_gpu_memory(device, cuda, memory, file, access, why);
+    const int error = region ? 0 : why.want_of_room();
+    if (!error || !device.ask_for_room(error)) return region;
+  }
+}
+
 util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const iovec& memory,
                                                                          const Dmabuf* file,
                                                                          bool for_reads,
@@ -121,7 +130,7 @@ util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const i
   if (memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
   const int access = peer_rights(for_reads, for_writes);
   GpuRefusal why;
-  MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, file, access, why);
+  MemoryRegion region = register_gpu_region(x_device, x_cuda, memory, file, access, why);
   if (region)
     return std::unique_ptr<RegisteredRegion>(
         std::make_unique<VerbsRegion>(std::move(region), memory));

@@ -33,6 +33,11 @@ struct GpuRefusal {
 MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const iovec& memory,
                                  const Dmabuf* file, int access, GpuRefusal& why) noexcept;
 
+/// The same for memory that the application registers, for which registrations that nobody uses
+/// make room. The caller holds no lock of a cache.
+MemoryRegion register_gpu_region(const Device& device, hmem::Cuda& cuda, const iovec& memory,
+                                 const Dmabuf* file, int access, GpuRefusal& why) noexcept;
+
 /// Regions of the application in GPU memory, for RMA.
 class GpuMemoryRegistrar final : public RegionRegistrar {
  public:

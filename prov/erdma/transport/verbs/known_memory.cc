@@ -82,10 +82,10 @@ std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf*
   known->base = address_of(memory.iov_base);
   known->size = memory.iov_len;
   known->for_reads =
-      register_gpu_memory(x_device, x_cuda, memory, file, peer_rights(true, false), why);
+      register_gpu_region(x_device, x_cuda, memory, file, peer_rights(true, false), why);
   if (known->for_reads)
     known->for_writes =
-        register_gpu_memory(x_device, x_cuda, memory, file, peer_rights(false, true), why);
+        register_gpu_region(x_device, x_cuda, memory, file, peer_rights(false, true), why);
   if (!known->for_writes) known->for_reads.reset();
   if (!known->for_reads)
     ERDMA_NOTICE(gpu_refused, MR,

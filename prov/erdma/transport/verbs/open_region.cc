@@ -47,11 +47,13 @@ util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec&
     return -FI_EOPNOTSUPP;
   }
   if (memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
-  const bool permitted = may_open(memory.iov_len);
+  MemoryRegion region;
+  const int rights = peer_rights(for_reads, for_writes);
   errno = ENOMEM;
-  MemoryRegion region(permitted ? register_host_memory(x_device, memory.iov_base, memory.iov_len,
-                                                       peer_rights(for_reads, for_writes))
-                                : nullptr);
+  // This is tried once for each region, so registrations that nobody uses make room for it.
+  for (bool again = may_open(memory.iov_len); again;
+       again = !region && x_device.ask_for_room(errno))
+    region.reset(register_host_memory(x_device, memory.iov_base, memory.iov_len, rights));
   if (region)
     return std::unique_ptr<RegisteredRegion>(
         std::make_unique<HostRegion>(std::move(region), memory));
