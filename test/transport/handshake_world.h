@@ -77,7 +77,8 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   int refuse_to_connect = 0;        ///< status of every connect()
   int crowded = 0;                  ///< number of times peers were turned away
   bool holds_requests = false;      ///< a closed request is destroyed only after on_closed()
-  bool resets = false;  ///< a connect to an absent host ends with a reset, not a refusal
+  bool resets = false;      ///< a connect to an absent host ends with a reset, not a refusal
+  bool unanswered = false;  ///< a connect reaches a host that answers no hello
   uint64_t tokens = 0;
   uint64_t session = 0;  ///< session that this host agreed to give up
   bool listening = true;
@@ -241,7 +242,7 @@ inline int Host::connect(uint64_t id, const util::SocketAddress& peer) noexcept 
   world.other[id] = {peer, 0};
   to(world, {config.name, id}, [id, peer](Host& self) {
     Host* host = self.world.find(peer);
-    if ((host && host->listening) || self.resets)
+    if ((host && host->listening) || self.resets || self.unanswered)
       self.manager->on_reached(id);
     else
       self.manager->on_refused(id, {});
@@ -261,6 +262,7 @@ inline void Host::request(uint64_t id, const HelloBytes& hello) {
   const World::End me{config.name, id}, peer{world.other[id].host, next_connection_id()};
   world.other[id] = peer;
   world.other[peer.id] = me;
+  if (unanswered) return;
   world.send(peer.id, [&world = world, me, peer, hello, path = path_of(id)] {
     Host* host = world.find(peer.host);
     if (host && host->listening)

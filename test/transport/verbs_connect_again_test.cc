@@ -176,6 +176,49 @@ TEST(a_port_that_can_not_be_had_is_not_the_last, 2) {
   expect_joined(world, a, b);
 }
 
+/// The kernel gives up an unanswered request after 10 s, whatever the connect timeout is. Its
+/// answer is late, too, if the process of the peer is stopped meanwhile.
+void let_kernel_give_up(World& world, Host& host) {
+  world.deliver_all();
+  world.clock.time += 10'000'000'000;
+  host.manager->on_closed(host.greeted.back(), -FI_ETIMEDOUT);
+  host.poll();
+}
+
+TEST(a_patient_connect_goes_on_after_the_kernel_has_given_up) {
+  World world;
+  Options options;
+  options.connect_timeout_ns = 60'000'000'000;
+  Host& a = world.add(kA, 1, options);
+  a.unanswered = true;
+  a.connect(name_b(), true);
+  for (int tries = 1; tries <= 3; ++tries) {
+    let_kernel_give_up(world, a);
+    ck_assert(a.failed.empty());
+    ck_assert_int_eq(a.alive, 0);
+    world.clock.time = a.manager->next_deadline();
+    a.manager->expire();
+  }
+  ck_assert_uint_eq(a.greeted.size(), 3);
+  a.unanswered = false;
+  Host& b = world.add(kB, 2);
+  world.settle();
+  expect_joined(world, a, b);
+}
+
+TEST(a_peer_that_never_answers_fails_in_time, 2) {
+  const bool patient = _i;
+  World world;
+  Options options;
+  options.connect_timeout_ns = patient ? 10'000'000'000 : 60'000'000'000;
+  Host& a = world.add(kA, 1, options);
+  a.unanswered = true;
+  a.connect(name_b(), patient);
+  let_kernel_give_up(world, a);
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_int_eq(a.failed[0].status, -FI_ETIMEDOUT);
+}
+
 /// Connects to a peer that does not answer, so that the request stays under way.
 void connect_in_vain(World& world, Host& a, const util::SocketAddress& peer) {
   const size_t choices = world.choices(), failed = a.failed.size();

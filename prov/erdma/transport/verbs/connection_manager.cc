@@ -180,7 +180,9 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   }
   // The next attempt uses another port.
   const bool again = status == -FI_ECONNRESET || is_of_port(status);
-  attempt_failed(attempt, status, again || (status == -FI_ECONNREFUSED && peer.retry_refused));
+  // A peer that is starting may not answer within the kernel's limit, which may be the shorter one.
+  const bool absent = status == -FI_ECONNREFUSED || status == -FI_ETIMEDOUT;
+  attempt_failed(attempt, status, again || (absent && peer.retry_refused));
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
