@@ -116,6 +116,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     attr.cap = {4, kReceives, 1, 1, 0};
     return std::make_unique<Connection>(alive);
   }
+  void queue_failed(const ibv_cq*) noexcept override {}
   size_t connections() const noexcept override { return size_t(alive); }
   int adopt(Connection& connection, ibv_qp* queue_pair) noexcept override {
     connection.queue_pair.reset(queue_pair);

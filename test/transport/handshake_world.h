@@ -77,7 +77,9 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   int refuse_to_connect = 0;        ///< status of every connect()
   int crowded = 0;                  ///< number of times peers were turned away
   bool holds_requests = false;      ///< a closed request is destroyed only after on_closed()
-  bool resets = false;      ///< a connect to an absent host ends with a reset, not a refusal
+  bool resets = false;  ///< a connect to an absent host ends with a reset, not a refusal
+  ibv_cq queue{};       ///< completion queue of the connections
+  std::vector<const ibv_cq*> failed_queues;
   bool unanswered = false;  ///< a connect reaches a host that answers no hello
   uint64_t tokens = 0;
   uint64_t session = 0;  ///< session that this host agreed to give up
@@ -111,11 +113,13 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   }
   void request(uint64_t id, const HelloBytes& hello);
   void accept(uint64_t id, const HelloBytes& welcome);
-  std::unique_ptr<Connection> prepare(ibv_qp_init_attr&) noexcept override {
+  std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept override {
     if (refuse_to_prepare && refuse_to_prepare--) return nullptr;
+    attr.send_cq = &queue;
     return std::make_unique<Connection>(alive);
   }
   size_t connections() const noexcept override { return size_t(alive); }
+  void queue_failed(const ibv_cq* cq) noexcept override { failed_queues.push_back(cq); }
   int adopt(Connection&, ibv_qp*) noexcept override { return 0; }
   void fill_terms(const util::SocketAddress&, Terms& terms) noexcept override {
     terms.credits = 8;

@@ -33,5 +33,24 @@ TEST(a_queue_without_room_is_followed_by_another) {
   for (const CqShare& share : {first, third, fourth}) queues.release(share);
 }
 
+/// Connections would come up and lose all their completions.
+TEST(a_queue_that_failed_gets_no_more_connections) {
+  const std::unique_ptr<Device> device = test::open_first_device();
+  ck_assert_ptr_nonnull(device.get());
+  CompletionQueues queues(*device), others(*device);
+  ck_assert_int_eq(queues.open() | others.open(), 0);
+  CqShare first, second, third, other;
+  ck_assert_int_eq(queues.reserve(1, first), 0);
+  ck_assert_int_eq(others.reserve(1, other), 0);
+  queues.fail(other.cq);
+  ck_assert_int_eq(queues.reserve(1, second), 0);
+  ck_assert_ptr_eq(second.cq, first.cq);
+  queues.fail(first.cq);
+  ck_assert_int_eq(queues.reserve(1, third), 0);
+  ck_assert_ptr_ne(third.cq, first.cq);
+  for (const CqShare& share : {first, second, third}) queues.release(share);
+  others.release(other);
+}
+
 }  // namespace
 }  // namespace erdma::transport::verbs

@@ -429,6 +429,24 @@ TEST(a_failed_queue_pair_ends_its_connection_only) {
   ck_assert_uint_eq(a.up.size(), 1);
 }
 
+TEST(a_failed_completion_queue_ends_its_connections_and_gets_no_more) {
+  World world;
+  Host& a = world.add(kA, 1);
+  world.add(kB, 2);
+  a.connect(name_b());
+  world.settle();
+  const ibv_cq other{};
+  a.manager->on_device_event({.completion_queue = &other, .what = "of another endpoint"});
+  world.settle();
+  ck_assert(a.lost.empty());
+  a.manager->on_device_event({.completion_queue = &a.queue, .what = "fatal"});
+  ck_assert_uint_eq(a.failed_queues.size(), 2);
+  ck_assert_ptr_eq(a.failed_queues[1], &a.queue);
+  world.settle();
+  ck_assert_uint_eq(a.lost.size(), 1);
+  ck_assert_int_eq(a.lost[0].status, -FI_EIO);
+}
+
 TEST(a_device_that_goes_away_ends_all) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);

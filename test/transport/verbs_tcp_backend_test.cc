@@ -98,6 +98,7 @@ class Node final : ConnectionFactory, MailSink {
   std::unique_ptr<Connection> prepare(ibv_qp_init_attr&) noexcept override {
     return std::make_unique<Connection>(alive);
   }
+  void queue_failed(const ibv_cq*) noexcept override {}
   size_t connections() const noexcept override { return size_t(alive); }
   int adopt(Connection&, ibv_qp*) noexcept override { return 0; }
   void fill_terms(const util::SocketAddress&, Terms& terms) noexcept override {

@@ -49,7 +49,7 @@ int CompletionQueues::reserve(uint32_t entries, CqShare& share) noexcept {
   for (;;) {
     for (uint32_t i = 0; i < count(); ++i) {
       Group& group = x_groups[i];
-      if (group.entries - group.reserved < entries) continue;
+      if (group.failed || group.entries - group.reserved < entries) continue;
       group.reserved += entries;
       share = {group.cq.get(), i, entries};
       return 0;
@@ -63,6 +63,12 @@ void CompletionQueues::release(const CqShare& share) noexcept {
   if (!share.cq) return;
   const std::lock_guard guard(x_mutex);
   x_groups[share.group].reserved -= share.entries;
+}
+
+void CompletionQueues::fail(const ibv_cq* cq) noexcept {
+  const std::lock_guard guard(x_mutex);
+  for (uint32_t i = 0; i < count(); ++i)
+    if (at(i) == cq) x_groups[i].failed = true;
 }
 
 void CompletionQueues::leave_open(const CqShare& share) noexcept {

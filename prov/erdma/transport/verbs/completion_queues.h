@@ -23,7 +23,8 @@ struct CqShare {
 /// The completion queues of one endpoint. They cannot be resized, and an overrun goes unnoticed. So
 /// each queue pair reserves entries for all that it can have outstanding, and each new queue is
 /// four times as big as the last: the number of queues to poll grows with the logarithm of the
-/// number of connections. Any thread: reserve(), release(). Polling thread: everything else.
+/// number of connections. Any thread: reserve(), release(), fail(). Polling thread: everything
+/// else.
 class CompletionQueues {
  public:
   explicit CompletionQueues(const Device& device) noexcept : x_device(device) {}
@@ -37,6 +38,9 @@ class CompletionQueues {
   int reserve(uint32_t entries, CqShare& share) noexcept;
   /// Call after the queue pair was destroyed.
   void release(const CqShare& share) noexcept;
+  /// This queue no longer reports completions: no queue pair gets it from now on. Ignores the
+  /// queues of other endpoints.
+  void fail(const ibv_cq* cq) noexcept;
 
   /// At the end of the endpoint, for a queue pair that was not destroyed: its queue and the channel
   /// cannot be destroyed either.
@@ -61,6 +65,7 @@ class CompletionQueues {
     uint32_t reserved = 0;
     unsigned events = 0;  ///< taken, not yet acknowledged
     bool asked = false;   ///< for an event, since events were last taken
+    bool failed = false;
   };
   /// The largest would have at least 2^24 entries, which no device offers.
   static constexpr size_t kMaxGroups = 24;

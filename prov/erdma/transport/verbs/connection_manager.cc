@@ -405,6 +405,7 @@ void ConnectionManager::on_device_event(const DeviceEvent& event) {
     return gone || attempt.id == event.queue_pair ||
            (event.completion_queue && attempt.queue == event.completion_queue);
   };
+  if (event.completion_queue) x_config.factory->queue_failed(event.completion_queue);
   const int status = gone ? -FI_ENODEV : event.queue_pair ? -FI_ECONNRESET : -FI_EIO;
   x_table.for_each([&](const Attempt& attempt) {
     if (!struck(attempt)) return;

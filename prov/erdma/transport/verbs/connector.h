@@ -48,6 +48,9 @@ class ConnectionFactory {
   virtual std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept = 0;
   /// The number of connections that were prepared and not destroyed.
   virtual size_t connections() const noexcept = 0;
+  /// The device reports that this completion queue failed: no other connection gets it. It may
+  /// belong to another endpoint.
+  virtual void queue_failed(const ibv_cq* queue) noexcept = 0;
   /// Takes ownership of the queue pair and posts receives. The queue pair is at least in INIT, and
   /// the peer cannot send yet.
   [[nodiscard]] virtual int adopt(Connection& connection, ibv_qp* queue_pair) noexcept = 0;

@@ -70,6 +70,7 @@ class VerbsTransport final : public Transport {
     explicit Maker(VerbsTransport& transport) noexcept : x_all(transport) {}
     std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept override;
     size_t connections() const noexcept override { return x_all.connections(); }
+    void queue_failed(const ibv_cq* queue) noexcept override { x_all.x_shared.queues.fail(queue); }
     int adopt(Connection& connection, ibv_qp* queue_pair) noexcept override {
       return connection.adopt(queue_pair);
     }
