@@ -178,6 +178,33 @@ TEST(a_loop_without_memory_is_full) {
   ck_assert_uint_eq(sink.packets.size(), 100);
 }
 
+/// The protocol repeats the operation after each poll(). Nothing would wake it for that: memory is
+/// freed elsewhere.
+TEST(a_loop_that_lacked_memory_does_not_sleep, 3) {
+  transport::self::SelfTransport transport(address_of("127.0.0.1", 7));
+  transport::Link& link = **transport.link_to(address_of("127.0.0.1", 7));
+  RecordingSink sink;
+  std::byte bytes[2]{};
+  const iovec there{bytes, 1}, here{bytes + 1, 1}, empty{nullptr, 0};
+  RemoteKey key;
+  ck_assert_int_eq(link.share(&there, 1, 1, Access::remote_read, key), 0);
+  const auto operation = [&] {
+    const int rc = _i == 0   ? link.send(numbered(1), &empty, 1, 0, SendHint::none)
+                   : _i == 1 ? link.get({key, 0, 1}, &here, 1, 5)
+                             : link.put({key, 0, 1}, &here, 1, 6, true);
+    if (rc == -FI_EAGAIN) ck_assert(!transport.arm());
+    return rc;
+  };
+  int failures = 0, all = 0;
+  for (int i = 0; i < 100; ++i) {
+    ck_assert_int_eq(without_each_allocation(-FI_EAGAIN, operation, &failures), 0);
+    all += failures;
+    (void)transport.poll(sink);
+    ck_assert(transport.arm());
+  }
+  ck_assert_int_gt(all, 0);
+}
+
 // --- shared memory -------------------------------------------------------------------------------
 
 struct Moving : Met {

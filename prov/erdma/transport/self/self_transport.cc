@@ -50,7 +50,7 @@ class SelfTransport::Loop final : public Link {
     x_packets.push_back(std::move(packet));
     return 0;
   } catch (const std::bad_alloc&) {
-    return -FI_EAGAIN;
+    return try_later();
   }
 
   LinkLimits limits() const noexcept override { return {kEagerBytes, true}; }
@@ -74,24 +74,25 @@ class SelfTransport::Loop final : public Link {
     Memory from;
     if (!decode(remote, from)) return -FI_EINVAL;
     copy(local, count, from.iov, from.head.count, remote.length);
-    return x_dones.add(token, 0);
+    return note_done(token);
   }
   int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
           bool) noexcept override {
     Memory to;
     if (!decode(remote, to)) return -FI_EINVAL;
     copy(to.iov, to.head.count, local, count, remote.length);
-    return x_dones.add(token, 0);
+    return note_done(token);
   }
   void fail(int) noexcept override {}
 
-  bool idle() const noexcept { return x_packets.empty() && x_dones.empty(); }
+  bool idle() const noexcept { return x_packets.empty() && x_dones.empty() && !x_lacks_memory; }
 
   /// Delivers the packets that were waiting at the start; the upcalls may add more. Not inlined, so
   /// that the check of idle(), which every poll of an endpoint makes, stays short.
   [[gnu::noinline]] int poll(Sink& sink) noexcept {
     const size_t waiting = x_packets.size();
     size_t taken = 0;
+    x_lacks_memory = false;
     guarded("taking a packet", [&] {
       for (; taken < waiting; ++taken) {
         const std::vector<std::byte>& packet = x_packets.front();
@@ -104,6 +105,11 @@ class SelfTransport::Loop final : public Link {
   }
 
  private:
+  int try_later() noexcept {
+    x_lacks_memory = true;
+    return -FI_EAGAIN;
+  }
+  int note_done(uint64_t token) noexcept { return x_dones.add(token, 0) ? try_later() : 0; }
   static bool decode(const RemoteRange& remote, Memory& memory) noexcept {
     if (remote.memory.kind() != KeyKind::own || remote.memory.size != sizeof(memory)) return false;
     std::memcpy(&memory, remote.memory.bytes, sizeof(memory));
@@ -112,6 +118,9 @@ class SelfTransport::Loop final : public Link {
 
   std::deque<std::vector<std::byte>> x_packets;
   DeferredDones x_dones;
+  /// An operation found no memory. The endpoint must not sleep before the next poll(), after which
+  /// the caller tries again: nothing else would wake it for that.
+  bool x_lacks_memory = false;
 };
 
 SelfTransport::SelfTransport(const util::SocketAddress& name)
