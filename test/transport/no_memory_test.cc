@@ -79,10 +79,14 @@ TEST(a_link_that_stages_lacks_memory_for_the_copy) {
   std::vector<std::byte> host(100'000);
   const iovec device{staged.on_device.data(), host.size()}, packet{staged.on_device.data(), 8192},
       local{host.data(), host.size()};
-  ck_assert_int_eq(
-      without_each_allocation(
-          -FI_EAGAIN, [&] { return link.send(numbered(1), &packet, 1, 8192, SendHint::none); }),
-      0);
+  ck_assert_int_eq(without_each_allocation(-FI_EAGAIN,
+                                           [&] {
+                                             const int rc = link.send(numbered(1), &packet, 1, 8192,
+                                                                      SendHint::none);
+                                             if (rc) ck_assert(!staged.transport.arm());
+                                             return rc;
+                                           }),
+                   0);
   ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
   ck_assert_mem_eq(staged.sink.packets[0].payload.data(), staged.on_device.data(), 8192);
   RemoteKey key;
@@ -115,9 +119,11 @@ TEST(a_transfer_that_is_staged_lacks_memory) {
                      : link.put({key, 0, 1000}, &device, 1, 6, true);
       });
       fake::replenish();
+      if (result == -FI_EAGAIN) ck_assert(!staged.transport.arm());
       said.push_back(result);
     }
     ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
+    ck_assert(staged.transport.arm());
     // The first transfer allocates more Transfer objects.
     if (reads) ck_assert_int_eq(said[0], -FI_EAGAIN);
     ck_assert_int_eq(std::count(said.begin(), said.end(), -FI_ENOMEM), 1);

@@ -38,7 +38,14 @@ struct Staging {
   GpuCounters counters{};
   IpcReads reads{cuda};
   util::Pool<Transfer> transfers{};
+  /// An operation found no memory. The endpoint must not sleep before the next poll(), after which
+  /// the caller tries again: nothing else would wake it for that.
+  bool lacks_memory = false;
 
+  int try_later() noexcept {
+    lacks_memory = true;
+    return -FI_EAGAIN;
+  }
   GpuCounters& counters_of(const util::SocketAddress& peer) noexcept {
     return by_peer ? by_peer->gpu_counters_of(peer) : counters;
   }
@@ -70,7 +77,8 @@ class StagingTransport final : public Transport {
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
   int wait_fd() const noexcept override { return x_inner->wait_fd(); }
   bool arm() noexcept override {
-    return !x_staging.flusher.pending() && x_staging.reads.empty() && x_inner->arm();
+    return !x_staging.lacks_memory && !x_staging.flusher.pending() && x_staging.reads.empty() &&
+           x_inner->arm();
   }
   void disarm() noexcept override { x_inner->disarm(); }
   void show_core(const CoreUse& use) noexcept override { x_inner->show_core(use); }
