@@ -149,3 +149,20 @@ TEST(numbers_may_all_be_taken_or_high, 2) {
     return true;
   }));
 }
+
+/// The limit was lowered since: dup3(2) refuses numbers that are not below it.
+TEST(numbers_may_be_above_a_lower_limit) {
+  const Fd low = make(), high(fcntl(low.get(), F_DUPFD_CLOEXEC, 100));
+  ck_assert_int_ge(high.get(), 100);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit lower{64, limit.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &lower), 0);
+  const auto parents = descriptors();
+  ck_assert(in_child([&] {
+    if (!are_plugs({low.get()}, parents) || fcntl(high.get(), F_GETFD) != -1) return false;
+    // A child of the child finds the same.
+    return in_child(
+        [&] { return are_plugs({low.get()}, parents) && fcntl(high.get(), F_GETFD) == -1; });
+  }));
+}

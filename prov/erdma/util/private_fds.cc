@@ -68,13 +68,14 @@ void remember_plug(int plug) noexcept {
 }
 
 /// Replaces the descriptor, which need not be open, by a copy of `plug`. `plug` < 0: the process
-/// had no free descriptor for a plug yet.
+/// had no free descriptor for a plug yet. A number that RLIMIT_NOFILE no longer permits can have no
+/// copy, so it is closed; the kernel does not give it to another descriptor.
 void plug_one(int fd, int& plug) noexcept {
   if (plug < 0) {  // all descriptor numbers are in use: free one
     ::close(fd);
     plug = open_nowhere();
   }
-  if (plug >= 0 && plug != fd) (void)::dup3(plug, fd, O_CLOEXEC);
+  if (plug >= 0 && plug != fd && ::dup3(plug, fd, O_CLOEXEC) < 0) ::close(fd);
 }
 
 }  // namespace
