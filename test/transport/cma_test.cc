@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include <rdma/fi_errno.h>
 
@@ -22,8 +24,10 @@
 #include "fake/cma_calls.h"
 #include "fake/refused_call.h"
 #include "libcheck.h"
+#include "quiet_fork.h"
 #include "transport/shm/cma_diagnosis.h"
 #include "transport/shm/ptracer.h"
+#include "util/process_epoch.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -419,6 +423,32 @@ TEST(admission_starts_anew_in_a_forked_child) {
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 45), 0);
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 41, 32), 0);
   ck_assert_uint_eq(job.calls.named, 20);
+}
+
+/// The connection thread of the parent is admitting a peer while the parent forks.
+TEST(admission_waits_in_a_forked_child_for_no_thread_of_the_parent) {
+  struct Slow final : CmaCalls {
+    int set_ptracer(unsigned long) noexcept override {
+      inside = true;
+      inside.notify_one();
+      over.wait(false);
+      return 0;
+    }
+    std::atomic<bool> inside{false}, over{false};
+  } slow;
+  Job job;
+  Admission admission(job.proc.fs());
+  util::register_fork_handler();
+  std::thread admits([&] { admission.admit(slow, PtracerPolicy::ancestor, 31, 45); });
+  slow.inside.wait(false);
+  const bool admitted = test::holds_in_child([&] {
+    return admission.admit(job.calls, PtracerPolicy::ancestor, 41, 32) == 0 &&
+           job.calls.named == 20;
+  });
+  slow.over = true;
+  slow.over.notify_one();
+  admits.join();
+  ck_assert(admitted);
 }
 
 TEST(admission_names_pid_1_only_inside_a_container) {

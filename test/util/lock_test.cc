@@ -14,6 +14,7 @@ namespace {
 using erdma::test::holds_in_child;
 using erdma::util::DataGuard;
 using erdma::util::DomainLock;
+using erdma::util::EpochLock;
 using erdma::util::Guard;
 using erdma::util::LockKind;
 using erdma::util::OwnedMutex;
@@ -80,6 +81,22 @@ TEST(a_domain_lock_that_is_held_at_a_fork_is_free_in_the_child) {
     check_free_in_child(of_control_calls, of_control_calls);
     check_free_in_child(of_data_calls, of_data_calls.data());
   }
+}
+
+TEST(an_epoch_lock_that_is_held_at_a_fork_is_free_in_the_child_and_still_excludes) {
+  erdma::util::register_fork_handler();
+  EpochLock lock;
+  const Holder holder(lock);
+  ck_assert(!lock.try_lock());
+  ck_assert(holds_in_child([&] {
+    {
+      const std::lock_guard guard(lock);
+      if (lock.try_lock()) return false;
+    }
+    const Holder other(lock);
+    return !lock.try_lock() && holds_in_child([&] { return lock.try_lock(); });
+  }));
+  ck_assert(!lock.try_lock());
 }
 
 }  // namespace

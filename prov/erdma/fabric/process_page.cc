@@ -2,11 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +17,7 @@
 
 #include "fabric/info_offer.h"
 #include "fabric/job_identity.h"
+#include "util/lock.h"
 #include "util/log.h"
 #include "util/notice.h"
 #include "util/process_epoch.h"
@@ -26,26 +25,8 @@
 namespace erdma::fabric {
 namespace {
 
-/// A lock that is free in a forked child, even if a thread of the parent held it at the fork. It is
-/// held only to look up or make a page.
-class EpochLock {
- public:
-  void lock() noexcept {
-    const uint64_t mine = util::process_epoch() + uint64_t(1);
-    for (;;) {
-      uint64_t held = x_held.load(std::memory_order_relaxed);
-      if (held != mine && x_held.compare_exchange_weak(held, mine, std::memory_order_acquire))
-        return;
-      sched_yield();
-    }
-  }
-  void unlock() noexcept { x_held.store(0, std::memory_order_release); }
-
- private:
-  std::atomic<uint64_t> x_held{0};  ///< 0 = free, else 1 + the process epoch of the holder
-};
-
-EpochLock g_lock;
+/// Held only to look up or make a page.
+util::EpochLock g_lock;
 alignas(std::weak_ptr<ProcessPage>) std::byte g_place[sizeof(std::weak_ptr<ProcessPage>)];
 uint64_t g_made_in = 0;  ///< 1 + the process epoch in which g_place was constructed; 0 = never
 

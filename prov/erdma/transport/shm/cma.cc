@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <mutex>
 #include <new>
 
 #include "transport/shm/ptracer.h"
@@ -20,13 +19,16 @@ namespace {
 /// The words that peers probe. They have a page of their own that a forked child finds zeroed, so
 /// that the child does not pass for its parent.
 struct ProbeWords {
-  uint64_t nonce;
+  std::atomic<uint64_t> nonce;
   std::atomic<uint64_t> scratch[kScratchWords];  ///< word 0 is for probe_write()
 };
 
-uint64_t fresh_nonce() noexcept {
-  uint64_t nonce = 0;
-  while (nonce == 0) nonce = util::random_word();
+/// Without a lock, which a thread of the parent may hold when a process is forked.
+uint64_t nonce_in(ProbeWords& words) noexcept {
+  uint64_t nonce = words.nonce.load();
+  while (nonce == 0)
+    if (const uint64_t fresh = util::random_word())
+      if (words.nonce.compare_exchange_strong(nonce, fresh)) return fresh;
   return nonce;
 }
 
@@ -126,15 +128,10 @@ util::Result<util::Fd> CmaCalls::pidfd_of(int socket, pid_t pid) noexcept {
 }
 
 CmaIdentity own_cma_identity() {
-  static std::mutex mutex;
   ProbeWords* const words = probe_words();
   const ProcFs proc;
   CmaIdentity identity{};
-  {
-    const std::lock_guard<std::mutex> guard(mutex);
-    if (words && words->nonce == 0) words->nonce = fresh_nonce();
-    identity.nonce = words ? words->nonce : 0;
-  }
+  identity.nonce = words ? nonce_in(*words) : 0;
   identity.nonce_address = words ? reinterpret_cast<uintptr_t>(&words->nonce) : 0;
   identity.scratch_address = words ? reinterpret_cast<uintptr_t>(words->scratch) : 0;
   identity.user_namespace = proc.own_namespace("user");

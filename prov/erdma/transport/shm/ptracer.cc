@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include <rdma/fi_errno.h>
 
@@ -102,7 +103,7 @@ pid_t Admission::common_ancestor(pid_t self, pid_t requester) const noexcept {
 int Admission::admit(CmaCalls& calls, PtracerPolicy policy, pid_t self, pid_t requester) noexcept {
   if (policy == PtracerPolicy::none || requester <= 0) return -FI_EPERM;
   if (policy == PtracerPolicy::any) return calls.set_ptracer(PR_SET_PTRACER_ANY);
-  const std::lock_guard<std::mutex> guard(x_mutex);
+  const std::lock_guard guard(x_lock);
   if (x_self != self) x_named = 0;
   x_self = self;
   const pid_t ancestor = common_ancestor(self, requester);

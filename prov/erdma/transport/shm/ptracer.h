@@ -3,10 +3,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <mutex>
 
 #include "transport/shm/cma.h"
 #include "transport/shm/options.h"
+#include "util/lock.h"
 
 namespace erdma::transport::shm {
 
@@ -41,7 +41,7 @@ class Admission {
   bool descends_from(pid_t pid, pid_t ancestor) const noexcept;
 
   const ProcFs x_proc;
-  std::mutex x_mutex;
+  util::EpochLock x_lock;
   pid_t x_self = 0;   ///< the process to which x_named belongs: a forked child has no entry
   pid_t x_named = 0;  ///< 0 = none yet
 };
