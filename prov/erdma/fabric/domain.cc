@@ -108,6 +108,20 @@ std::string Domain::key_of(const fi_info& info) const {
   return !key.empty() ? key : !x_key.empty() ? x_key : x_settings.job_key;
 }
 
+const char* Domain::lacks_for(const fi_info& info) const noexcept {
+  const fi_domain_attr& asked = *info.domain_attr;
+  const auto source = util::SocketAddress::from_sockaddr(info.src_addr, info.src_addrlen);
+  const bool names_keys = asked.mr_mode == kMrBasic || asked.mr_mode & FI_MR_PROV_KEY;
+  if (x_transports.device_name() != asked.name) return "the device that is asked for";
+  if (source.family() != x_own_address.family() || !names_us(source))
+    return "the address that is asked for";
+  if (names_keys && !x_regions.provider_keys()) return "FI_MR_PROV_KEY, which targets need";
+  if (wants_auto_progress(info) && !x_auto) return "FI_PROGRESS_AUTO";
+  if (lock_kind(info) > x_lock.kind())
+    return "a lock: it was opened with FI_THREAD_DOMAIN or FI_PROGRESS_CONTROL_UNIFIED";
+  return info.caps & FI_HMEM && x_atomics ? "FI_HMEM" : nullptr;
+}
+
 uint32_t Domain::api_version() const noexcept {
   return x_fabric.api_version;
 }

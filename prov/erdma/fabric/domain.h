@@ -55,6 +55,9 @@ class Domain final : public FidObject<Domain, fid_domain> {
   /// auth_key); empty: none.
   std::string key_of(const fi_info& info) const;
   const util::SocketAddress& own_address() const noexcept { return x_own_address; }
+  /// What endpoints of `info`, an answer of fi_getinfo, would need and this domain does not have,
+  /// since it was opened for something else. Null: nothing.
+  const char* lacks_for(const fi_info& info) const noexcept;
 
   /// Counts address vectors, queues, counters, regions, endpoints and so on.
   Children& children() noexcept { return x_children; }

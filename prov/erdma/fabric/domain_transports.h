@@ -48,6 +48,8 @@ class DomainTransports {
 
   /// Opens the NIC that has the address. `cuda` is null without FI_HMEM.
   int open_nic(const fi_info& info, const util::SocketAddress& address, hmem::Cuda* cuda);
+  /// The NIC's name, or "shm".
+  const std::string& device_name() const noexcept { return x_device_name; }
   bool has_nic() const noexcept { return x_nic != nullptr; }
   /// The DeviceMemory of endpoints that may not call CUDA. The first call tests it, for which it
   /// calls CUDA: it registers GPU memory and makes the NIC read and write it. The result is kept.

@@ -13,6 +13,7 @@
 #include "fabric/fid_ops.h"
 #include "fabric/info_address.h"
 #include "fabric/info_offer.h"
+#include "fabric/info_opened.h"
 #include "fabric/info_refusal.h"
 #include "util/log.h"
 
@@ -206,6 +207,8 @@ int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
     if (int rc =
             check_hints(*make_offer(host.settings, query.hints->caps), query.version, *query.hints))
       return rc;
+  Opened opened;
+  if (int rc = find_opened(query.hints, opened)) return rc;
   const std::vector<DeviceReport> reports = survey(host);
   const bool nic = std::ranges::any_of(reports, &DeviceReport::usable);
   if (int rc = check_named(host, reports, nic)) return rc;
@@ -214,8 +217,10 @@ int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
   InfoAddresses asked;
   if (int rc = resolve_addresses(query.node, query.service, query.flags, query.hints, asked))
     return rc;
-  const int rc = nic ? answer_nics(query, host, asked, reports, result)
-                     : answer_single_host(query, host, asked, result);
+  opened.choose_source(asked);
+  int rc = nic ? answer_nics(query, host, asked, reports, result)
+               : answer_single_host(query, host, asked, result);
+  if (!rc) rc = opened.restrict(*result);
   if (!rc && query.hints) call.offers();
   return rc;
 }

@@ -90,6 +90,8 @@ class MemoryRegions final : public protocol::Regions {
   /// Makes `keeper` keep the device memory of all regions, existing and future ones.
   void keep_device_memory_with(transport::DeviceMemoryKeeper& keeper);
 
+  /// True if keys are the provider's, so that peers can access regions.
+  bool provider_keys() const noexcept { return x_provider_keys; }
   int open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr);
   /// Waits up to a few seconds for operations of peers on the region to end. -FI_EBUSY: some have
   /// not. No new operation begins, and the application must close the region again.

@@ -10,7 +10,8 @@
 
 namespace erdma::util {
 
-/// What the threads of an application may do at the same time: fi_domain(3), threading.
+/// What the threads of an application may do at the same time: fi_domain(3), threading. Each kind
+/// permits what those before it do.
 enum class LockKind : uint8_t {
   none,    ///< one call at a time (FI_THREAD_DOMAIN with FI_PROGRESS_CONTROL_UNIFIED)
   biased,  ///< one data call at a time, and any number of control calls (FI_THREAD_DOMAIN)
@@ -67,6 +68,7 @@ class DomainLock {
     if (x_data.x_kind != LockKind::none) x_data.x_mutex.unlock();
   }
   DataLock& data() noexcept { return x_data; }
+  LockKind kind() const noexcept { return x_data.x_kind; }
   bool owned() const noexcept { return x_data.owned(); }
 
  private:
