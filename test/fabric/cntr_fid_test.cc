@@ -46,6 +46,53 @@ TEST(counter_open_refuses_bad_arguments) {
   ck_assert_ptr_null(cntr);
 }
 
+/// fi_endpoint(3): a counter of FI_RECV counts received messages.
+TEST(peeks_are_not_counted) {
+  Root root;
+  fid_cntr* cntr = open(root, FI_WAIT_NONE);
+  {
+    Port sender(root), receiver(root);
+    ck_assert_int_eq(fi_ep_bind(receiver.ep, &cntr->fid, FI_RECV), 0);
+    const auto count_is = [&](uint64_t successes) {
+      ck_assert_uint_eq(fi_cntr_readerr(cntr), 0);
+      ck_assert_uint_eq(fi_cntr_read(cntr), successes);
+    };
+    fi_context context;
+    fi_msg_tagged msg{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 7, 0, &context, 0};
+    ck_assert_int_eq(fi_trecvmsg(receiver.ep, &msg, FI_PEEK), 0);
+    ck_assert_int_eq(receiver.wait_error().err, FI_ENOMSG);
+    count_is(0);
+    const fi_addr_t to = sender.insert(receiver);
+    const auto peek_until_found = [&](uint64_t flags) {
+      fi_cq_tagged_entry entry;
+      fi_cq_err_entry miss{};
+      for (;;) {
+        ck_assert_int_eq(fi_trecvmsg(receiver.ep, &msg, FI_PEEK | flags), 0);
+        if (fi_cq_read(receiver.cq, &entry, 1) == 1) return;
+        fi_cq_readerr(receiver.cq, &miss, 0);
+        sender.progress();
+      }
+    };
+    for (uint64_t received = 0; received < 4; ++received) {
+      ck_assert_int_eq(fi_tinject(sender.ep, nullptr, 0, to, 7), 0);
+      peek_until_found(0);
+      count_is(received);
+      const bool claims = received % 2;
+      if (claims) {
+        peek_until_found(FI_CLAIM);
+        count_is(received);
+      }
+      ck_assert_int_eq(fi_trecvmsg(receiver.ep, &msg, claims ? FI_CLAIM : 0), 0);
+      receiver.wait(&sender);
+      count_is(received + 1);
+    }
+    ck_assert_int_eq(fi_tinject(sender.ep, nullptr, 0, to, 7), 0);
+    peek_until_found(FI_DISCARD);  // takes the message, as a receive does
+    count_is(5);
+  }
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+
 TEST(counter_bound_after_enable_counts_and_wakes_its_waiter, 2) {
   Root root({.threading = FI_THREAD_SAFE, .progress = _i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
   Root other({.threading = FI_THREAD_SAFE});

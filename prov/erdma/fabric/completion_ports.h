@@ -20,8 +20,11 @@ class CompletionPort final : public protocol::CompletionSink {
       return cq->append(owner);
     return succeed_anyhow(report);
   }
+  protocol::CompletionEntry& succeed_uncounted() noexcept override {
+    return cq ? cq->append(owner) : x_unreported;
+  }
   void fail(const protocol::ErrorCompletion& completion) noexcept override {
-    if (cntr) cntr->add_failure();
+    if (cntr && completion.counted) cntr->add_failure();
     if (!cq) return;
     if (!completion.anonymous) return cq->push_error(completion, owner);
     // fi_endpoint(3): an operation without a context is reported with the endpoint's context. If

@@ -45,6 +45,7 @@ struct ErrorCompletion : Completion {
   int error = 0;           ///< positive fi_errno
   int provider_error = 0;  ///< fi_cq_err_entry::prov_errno; 0 if none
   bool anonymous = false;  ///< the operation has no context: fi_inject() and similar functions
+  bool counted = true;     ///< false: no counter counts it, since it received or sent nothing
 };
 
 /// The only upward call of the protocol layer. fabric/ implements it (CQ and counters). Each
@@ -57,6 +58,8 @@ class CompletionSink {
   virtual CompletionEntry& succeed(bool report) noexcept = 0;
   void complete(const Completion& done) noexcept { succeed(done.report) = done; }
   virtual void fail(const ErrorCompletion& completion) noexcept = 0;
+  /// As succeed(true), for an operation that no counter counts: a peek.
+  virtual CompletionEntry& succeed_uncounted() noexcept { return succeed(true); }
   /// Returns true if a counter must see every completion, reported or not.
   virtual bool counts() const noexcept { return false; }
 

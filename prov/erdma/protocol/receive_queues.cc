@@ -37,12 +37,16 @@ Completion found_by(const ReceiveArgs& args, const Unexpected& message) noexcept
 
 }  // namespace
 
+/// A peek is not counted: a counter of FI_RECV counts received messages (fi_endpoint(3)), and the
+/// receive, or the discard, of the message is counted later.
 int ReceiveQueues::probe(const ReceiveArgs& args, Probe kind, const Peer* source) noexcept {
   if (is_claim(kind)) return claim(args, kind == Probe::claim_discard);
   Matcher& queues = matcher(args.tagged);
   UnexpectedEntry* entry = queues.find(source, args.tag, args.ignore);
   if (!entry) {
-    default_sink.fail({args.context, args.completion_flags(), FI_ENOMSG, args.tag});
+    ErrorCompletion miss(args.context, args.completion_flags(), FI_ENOMSG, args.tag);
+    miss.counted = false;
+    default_sink.fail(miss);
     return 0;
   }
   auto& message = static_cast<Unexpected&>(*entry);
@@ -58,7 +62,7 @@ int ReceiveQueues::probe(const ReceiveArgs& args, Probe kind, const Peer* source
     message.next_claimed = claimed;
     claimed = &message;
   }
-  owner.sink().complete(found);
+  owner.sink().succeed_uncounted() = found;
   return 0;
 }
 
