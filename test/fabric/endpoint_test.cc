@@ -263,6 +263,36 @@ TEST(peek_claim_and_discard_work_through_the_api) {
   ck_assert_int_eq(fi_trecvmsg(b.ep, &msg, FI_PEEK | FI_CLAIM | FI_DISCARD), -FI_EINVAL);
 }
 
+/// fi_tagged(3), FI_DISCARD: the input buffers and their length are ignored.
+TEST(a_peek_or_discard_ignores_the_buffers, 2) {
+  Root root;
+  Port a(root), b(root);
+  const fi_addr_t to = a.insert(b);
+  fi_context context;
+  const iovec huge[2] = {{nullptr, SIZE_MAX}, {nullptr, SIZE_MAX}};
+  fi_msg_tagged msg{huge, nullptr, 2, FI_ADDR_UNSPEC, 9, 0, &context, 0};
+  if (_i) {
+    msg.msg_iov = nullptr;
+    msg.iov_count = SIZE_MAX;
+  }
+  const auto peek_until_found = [&](uint64_t flags) {
+    fi_cq_tagged_entry entry;
+    fi_cq_err_entry miss{};
+    ck_assert_int_eq(fi_tinject(a.ep, "o", 1, to, 9), 0);
+    for (;;) {
+      ck_assert_int_eq(fi_trecvmsg(b.ep, &msg, FI_PEEK | flags), 0);
+      if (fi_cq_read(b.cq, &entry, 1) == 1) return;
+      fi_cq_readerr(b.cq, &miss, 0);
+      a.progress();
+    }
+  };
+  peek_until_found(FI_DISCARD);
+  peek_until_found(FI_CLAIM);
+  ck_assert_int_eq(fi_trecvmsg(b.ep, &msg, FI_CLAIM), _i ? -FI_EINVAL : -FI_EMSGSIZE);
+  ck_assert_int_eq(fi_trecvmsg(b.ep, &msg, FI_CLAIM | FI_DISCARD), 0);
+  ck_assert_uint_eq(b.wait(&a).len, 1);
+}
+
 TEST(cancel_ends_a_receive_with_ecanceled) {
   Root root;
   Port a(root);

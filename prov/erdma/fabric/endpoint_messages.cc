@@ -57,9 +57,11 @@ template <typename Message>
   if (flags & ~(kReceiveFlags | (kIsTagged ? kProbeFlags : 0))) return -FI_EBADFLAGS;
   if (kIsTagged && flags & FI_MULTI_RECV && (!defaults.takes_tagged_multi || flags & kProbeFlags))
     return -FI_EBADFLAGS;
-  if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
-  args = receive_args(defaults, msg.msg_iov, msg.iov_count, length, wanted_by(msg), msg.context,
-                      kIsTagged);
+  // A peek and a discard put no bytes anywhere, so whatever buffers are given are ignored.
+  const bool takes_bytes = !kIsTagged || !(flags & (FI_PEEK | FI_DISCARD));
+  const size_t count = takes_bytes ? msg.iov_count : 0;
+  if (const int bad = check_iov(msg.msg_iov, count, length)) return bad;
+  args = receive_args(defaults, msg.msg_iov, count, length, wanted_by(msg), msg.context, kIsTagged);
   args.report = !defaults.selective || (flags & FI_COMPLETION);
   args.multi = (flags & FI_MULTI_RECV) != 0;
   return 0;
