@@ -150,10 +150,19 @@ TEST(wait_object_is_told) {
   ck_assert_int_eq(wait, FI_WAIT_NONE);
   ck_assert_int_eq(fi_control(&eq->fid, FI_GETWAIT, &fd), -FI_EINVAL);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
-  eq = open_queue(FI_WAIT_UNSPEC);
-  ck_assert_int_eq(fi_control(&eq->fid, FI_GETWAITOBJ, &wait), 0);
-  ck_assert_int_eq(wait, FI_WAIT_FD);
-  ck_assert_int_eq(fi_close(&eq->fid), 0);
+  const fi_wait_obj kinds[][2] = {
+      {FI_WAIT_UNSPEC, FI_WAIT_FD}, {FI_WAIT_FD, FI_WAIT_FD}, {FI_WAIT_YIELD, FI_WAIT_YIELD}};
+  for (const auto& [asked, had] : kinds) {
+    eq = open_queue(asked);
+    ck_assert_int_eq(fi_control(&eq->fid, FI_GETWAITOBJ, &wait), 0);
+    ck_assert_int_eq(wait, had);
+    uint32_t event;
+    fi_eq_entry entry;
+    ck_assert_int_eq(fi_eq_sread(eq, &event, &entry, sizeof(entry), 1, 0), -FI_EAGAIN);
+    write(eq, 1);
+    ck_assert_int_eq(fi_eq_sread(eq, &event, &entry, sizeof(entry), -1, 0), sizeof(entry));
+    ck_assert_int_eq(fi_close(&eq->fid), 0);
+  }
 }
 
 TEST(blocking_read_times_out_on_an_empty_queue) {

@@ -47,10 +47,10 @@ int check_attr(const fi_eq_attr& attr) noexcept {
     case FI_WAIT_NONE:
     case FI_WAIT_UNSPEC:
     case FI_WAIT_FD:
+    case FI_WAIT_YIELD:
     case FI_WAIT_SET:
       return 0;
     case FI_WAIT_MUTEX_COND:
-    case FI_WAIT_YIELD:
     case FI_WAIT_POLLFD:
       ERDMA_WARN(EQ, "this wait object is not supported: use FI_WAIT_FD\n");
       return -FI_ENOSYS;
@@ -179,9 +179,8 @@ int EventQueue::control(int command, void* argument) noexcept {
   if (command != FI_GETWAIT && command != FI_GETWAITOBJ) return -FI_ENOSYS;
   if (!argument) return -FI_EINVAL;
   if (command == FI_GETWAITOBJ) {
-    *static_cast<fi_wait_obj*>(argument) = !x_wait                        ? FI_WAIT_NONE
-                                           : x_wait_object == FI_WAIT_SET ? FI_WAIT_SET
-                                                                          : FI_WAIT_FD;
+    *static_cast<fi_wait_obj*>(argument) =
+        x_wait_object == FI_WAIT_UNSPEC ? FI_WAIT_FD : x_wait_object;
     return 0;
   }
   if (!x_wait) return -FI_EINVAL;
