@@ -13,8 +13,9 @@ using Nodes = std::vector<Pending>;
 
 thread_local int t_mode = kCaptureGlobal;
 
-/// Calls that CUDA calls potentially unsafe: a capture does not record them, so that a graph that
-/// relied on them would not work.
+/// Calls that a capture does not record, so that a graph that relied on them would not work. CUDA
+/// names some and reserves others; an H100 (driver 580) refuses only cuMemAlloc(), cuMemFree(),
+/// cuStreamQuery() and cuStreamSynchronize() of these.
 const std::set<std::string, std::less<>> kUnsafe = {
     "cuEventQuery",
     "cuEventSynchronize",

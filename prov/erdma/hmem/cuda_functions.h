@@ -92,9 +92,9 @@ inline void* pointer_to(DevicePointer address) noexcept {
 }
 
 /// While this object lives, this thread may make any call although an application captures a stream
-/// into a CUDA graph. Without it, most calls but asynchronous copies and queries of pointers fail
-/// and end the capture, in any thread of the process: CUDA can't know that the graph does not
-/// depend on them.
+/// into a CUDA graph. Without it, calls that CUDA does not record (synchronization and allocation;
+/// CUDA may add others) fail and end the capture, in any thread of the process: CUDA can't know
+/// that the graph does not depend on them. It costs 30 ns (H100).
 class BesideCaptures {
  public:
   explicit BesideCaptures(const Functions& api) noexcept;
