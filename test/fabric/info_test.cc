@@ -1,6 +1,7 @@
 #include "fabric/info.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <string>
@@ -9,6 +10,9 @@
 #include "fabric/info_refusal.h"
 #include "fake/captured_log.h"
 #include "fi_erdma/clients.h"
+#include "quiet_fork.h"
+#include "stopped_at_page.h"
+#include "util/process_epoch.h"
 
 using erdma::fabric::InfoPtr;
 using namespace erdma::test;
@@ -242,6 +246,30 @@ TEST(without_a_nic_a_named_provider_warns_once_and_serves_this_host) {
   ck_assert_msg(contains(line, "FI_ERDMA_DEVICE=shm"), "%s", line.c_str());
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   check_text(only_log_line(), "");
+}
+
+/// A thread of the parent is in the middle of fi_getinfo(3) while the parent forks.
+TEST(a_forked_child_waits_for_no_refusal_of_its_parent) {
+  setenv("FI_PROVIDER", "erdma", 1);
+  erdma::util::register_fork_handler();
+  g_log_level = -1;
+  const std::string reason(size_t{1} << 20, 'x');  // has pages of its own
+  const uintptr_t in_page = reinterpret_cast<uintptr_t>(reason.data());
+  const uintptr_t page = in_page / size_t(getpagesize()) * size_t(getpagesize());
+  bool offered = false;
+  {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the start of a page
+    const StoppedAtPage refusal(reinterpret_cast<void*>(page), [&] {
+      const erdma::fabric::GetinfoCall call(0);
+      erdma::fabric::keep_back(reason);
+    });
+    offered = holds_in_child([] {
+      const erdma::fabric::GetinfoCall call(0);
+      call.offers();
+      return true;
+    });
+  }
+  ck_assert(offered);
 }
 
 TEST(a_provider_named_in_the_hints_serves_this_host) {

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "libcheck.h"
+#include "quiet_fork.h"
+#include "stopped_at_page.h"
+#include "util/process_epoch.h"
 
 namespace {
 
@@ -251,6 +254,28 @@ TEST(no_sum_is_lost_between_processes_that_share_the_memory) {
   ck_assert_int_eq(status, 0);
   ck_assert_uint_eq(*total, 2 * kEach);
   munmap(total, 4096);
+}
+
+/// A thread of the parent is in the middle of a change while the parent forks.
+TEST(a_forked_child_waits_for_no_change_of_its_parent) {
+  erdma::util::register_fork_handler();
+  const auto page = size_t(getpagesize());
+  auto* const there = static_cast<std::byte*>(
+      mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const auto add = atomic_function(unsigned(AtomicOp::sum), unsigned(Datatype::int128));
+  Int128 here = 5;
+  const Int128 one = 1;
+  bool added = false;
+  {
+    const erdma::test::StoppedAtPage change(there,
+                                            [&] { add(there, bytes(one), nullptr, nullptr, 1); });
+    added = erdma::test::holds_in_child([&] {
+      add(reinterpret_cast<std::byte*>(&here), bytes(one), nullptr, nullptr, 1);
+      return here == 6;
+    });
+  }
+  ck_assert(added);
+  munmap(there, page);
 }
 
 }  // namespace

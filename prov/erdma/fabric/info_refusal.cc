@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "fabric/info_offer.h"
+#include "util/lock.h"
 
 namespace erdma::fabric {
 namespace {
@@ -24,7 +25,7 @@ thread_local bool t_in_getinfo = false;
 /// A reason that is kept back. It has no destructor, since libfabric's end comes after those of
 /// C++ objects.
 struct KeptBack {
-  std::mutex mutex;
+  util::EpochLock lock;
   bool offered = false;  ///< the provider offered something to hints
   pid_t process = 0;
   unsigned times = 0;
@@ -83,7 +84,7 @@ GetinfoCall::~GetinfoCall() {
 
 void GetinfoCall::offers() const noexcept {
   if (t_layer_asks) return;
-  const std::lock_guard guard(g_kept.mutex);
+  const std::lock_guard guard(g_kept.lock);
   g_kept.be_of(getpid());
   g_kept.offered = true;
   g_kept.times = 0;
@@ -93,7 +94,7 @@ bool keep_back(const std::string& reason) noexcept {
   if (!t_in_getinfo || !refusal_matters() || util::notice_level() == util::NoticeLevel::info ||
       util::log_takes(FI_LOG_WARN, FI_LOG_CORE))
     return false;
-  const std::lock_guard guard(g_kept.mutex);
+  const std::lock_guard guard(g_kept.lock);
   g_kept.be_of(getpid());
   if (g_kept.offered) return true;
   const bool other = g_kept.times > 0 && reason.compare(0, kMostBytes, g_kept.reason) != 0;
@@ -103,9 +104,9 @@ bool keep_back(const std::string& reason) noexcept {
   return true;
 }
 
-/// In a forked child, another thread of the parent may have held the mutex.
+/// The process may end in a signal handler that interrupted one of the functions above.
 void tell_kept_back() noexcept {
-  const std::unique_lock guard(g_kept.mutex, std::try_to_lock);
+  const std::unique_lock guard(g_kept.lock, std::try_to_lock);
   if (!guard) return;
   g_kept.be_of(getpid());
   if (g_kept.times > 0) util::tell(util::Cause::no_data, "refused: %s", g_kept.reason);

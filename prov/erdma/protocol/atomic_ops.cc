@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "util/lock.h"
+
 namespace erdma::protocol {
 namespace {
 
@@ -123,8 +125,8 @@ T load(const std::byte* from) noexcept {
 }
 
 /// Serialises changes of elements that the processor cannot change in one step. The whole process
-/// shares one mutex, because several domains may register the same memory.
-std::mutex g_wide;
+/// shares one lock, because several domains may register the same memory.
+util::EpochLock g_wide;
 
 template <size_t Bytes>
 using Word = std::conditional_t<
@@ -141,8 +143,8 @@ bool keeps(T old, T compare) noexcept {
 }
 
 /// Returns the old value. An unchanged value is not stored, for two reasons: the memory may be
-/// read-only, and under the mutex such a store could undo a store of the application, which does
-/// not take the mutex.
+/// read-only, and under the lock such a store could undo a store of the application, which does
+/// not take the lock.
 template <AtomicOp Op, typename T>
 T change(std::byte* target, T operand, T compare) noexcept {
   if constexpr (sizeof(T) <= sizeof(uint64_t)) {
