@@ -1,6 +1,7 @@
 // Control calls of other threads while one transfers data under FI_THREAD_DOMAIN: fi_domain(3).
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include <rdma/fi_rma.h>
 
@@ -26,16 +27,18 @@ fi_info* domain_threading(fi_progress control) {
 }
 
 struct Traffic {
-  Root root{domain_threading(FI_PROGRESS_MANUAL)};
-  Port a{root}, b{root};
+  Root root{domain_threading(FI_PROGRESS_MANUAL)}, other{domain_threading(FI_PROGRESS_MANUAL)};
+  Root& of_b;
+  Port a{root}, b{of_b};
   const fi_addr_t to = a.insert(b);
   uint64_t target = 0;
   fid_mr* region = nullptr;
   std::atomic<int> busy{0};  ///< threads that make control calls
 
-  Traffic() {
+  /// `apart`: the endpoints are in two domains, whose data calls one thread makes.
+  explicit Traffic(bool apart = false) : of_b(apart ? other : root) {
     ck_assert_int_eq(
-        fi_mr_reg(root.domain, &target, sizeof(target), FI_REMOTE_WRITE, 0, 0, 0, &region, nullptr),
+        fi_mr_reg(of_b.domain, &target, sizeof(target), FI_REMOTE_WRITE, 0, 0, 0, &region, nullptr),
         0);
   }
   ~Traffic() { ck_assert_int_eq(fi_close(&region->fid), 0); }
@@ -73,7 +76,7 @@ struct Traffic {
 TEST(other_threads_register_memory_while_one_transfers) {
   Traffic traffic;
   const auto register_and_close = [&] {
-    char memory[64];
+    char memory[64] = "";
     fid_mr* region = nullptr;
     ck_assert_int_eq(fi_mr_reg(traffic.root.domain, memory, sizeof(memory), FI_REMOTE_WRITE, 0, 0,
                                0, &region, nullptr),
@@ -124,6 +127,42 @@ TEST(another_thread_binds_to_the_queue_that_one_reads) {
   });
   traffic.run();
   other.join();
+}
+
+/// As in a multithreaded MPICH, which has a domain for each set of its threads.
+TEST(calls_of_all_kinds_come_while_one_thread_transfers_between_two_domains) {
+  Traffic traffic(true);
+  Port c(traffic.root);
+  const auto name = c.name();
+  const auto open_and_close = [&](Root& root, Port& used) {
+    uint64_t memory = 0;
+    fid_mr* region = nullptr;
+    fi_addr_t address = FI_ADDR_NOTAVAIL;
+    ck_assert_int_eq(
+        fi_mr_reg(root.domain, &memory, sizeof(memory), FI_REMOTE_WRITE, 0, 0, 0, &region, nullptr),
+        0);
+    ck_assert_int_eq(fi_av_insert(used.av, name.data(), 1, &address, 0, nullptr), 1);
+    std::vector<char> found(64);
+    size_t length = found.size();
+    ck_assert_int_eq(fi_av_lookup(used.av, address, found.data(), &length), 0);
+    found.resize(length);
+    ck_assert(found == name);
+    {
+      const Port port(root);
+      ck_assert_int_eq(fi_av_remove(used.av, &address, 1, 0), 0);
+    }
+    ck_assert_int_eq(fi_close(&region->fid), 0);
+  };
+  std::thread one = traffic.repeat(50, [&] { open_and_close(traffic.root, traffic.a); });
+  std::thread two = traffic.repeat(50, [&] { open_and_close(traffic.of_b, traffic.b); });
+  std::thread both = traffic.repeat(50, [&] {
+    open_and_close(traffic.root, traffic.b);
+    open_and_close(traffic.of_b, traffic.a);
+  });
+  traffic.run();
+  one.join();
+  two.join();
+  both.join();
 }
 
 /// FI_PROGRESS_CONTROL_UNIFIED: the application serializes all calls.
