@@ -18,6 +18,7 @@
 #include "transport/verbs/registration_cache.h"
 #include "transport/verbs/stacks.h"
 #include "util/fd.h"
+#include "util/lock.h"
 #include "util/log.h"
 
 // Functions of libibverbs that it declares only for drivers.
@@ -86,9 +87,9 @@ void prepare_for_forks_early() noexcept {
 }
 
 ForkSafety prepare_for_forks(ForkPolicy policy) noexcept {
-  static std::mutex mutex;  // libibverbs has none for this
+  static util::EpochLock lock;  // libibverbs has none for this
   if (policy == ForkPolicy::unsafe) return ForkSafety::unasked;
-  std::lock_guard guard(mutex);
+  const std::lock_guard guard(lock);
   if (kernel_copies_for_children()) return ForkSafety::kernel;
   return ibv_fork_init() == 0 ? ForkSafety::apart : ForkSafety::none;
 }
