@@ -57,7 +57,11 @@ void SingleUses::evict_loop() noexcept {
 void SingleUses::wait(int timeout_ms) noexcept {
   {
     std::lock_guard guard(x_mutex);
-    if (x_hurry) return;
+    if (x_hurry) {
+      // What was rung for these regions must not end the gathering of later ones.
+      x_wake.drain();
+      return;
+    }
   }
   pollfd wake{x_wake.fd(), POLLIN, 0};
   (void)::poll(&wake, 1, timeout_ms);
