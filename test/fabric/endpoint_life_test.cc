@@ -10,6 +10,7 @@
 
 #include "fabric/domain.h"
 #include "fabric/rig.h"
+#include "fake/lock_wait.h"
 #include "quiet_fork.h"
 
 namespace {
@@ -287,6 +288,38 @@ TEST(child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up) {
   ck_assert_int_eq(fi_inject(a.ep, &byte, 1, to), 0);
   pollfd waiting{fd, POLLIN, 0};
   ck_assert_int_eq(::poll(&waiting, 1, 10000), 1);
+}
+
+struct ThreadingCase {
+  fi_threading threading;
+  fi_progress control, data;
+  bool many_data_calls;  ///< data calls of several threads exclude each other
+  bool control_calls;    ///< control calls and data calls do
+};
+constexpr auto kControlUnified = fi_progress(FI_PROGRESS_MANUAL + 1);
+constexpr ThreadingCase kThreadingCases[] = {
+    {FI_THREAD_SAFE, FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL, true, true},
+    {FI_THREAD_SAFE, kControlUnified, FI_PROGRESS_MANUAL, true, true},
+    {FI_THREAD_UNSPEC, FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL, true, true},
+    {FI_THREAD_FID, FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL, true, true},
+    {FI_THREAD_DOMAIN, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, true, true},
+    {FI_THREAD_DOMAIN, FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO, true, true},
+    {FI_THREAD_DOMAIN, FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL, false, true},
+    {FI_THREAD_DOMAIN, kControlUnified, FI_PROGRESS_MANUAL, false, false},
+};
+
+TEST(a_domain_locks_what_its_threading_needs, std::size(kThreadingCases)) {
+  const ThreadingCase& c = kThreadingCases[_i];
+  fi_info* const info = get_info();
+  info->domain_attr->threading = c.threading;
+  info->domain_attr->control_progress = c.control;
+  info->domain_attr->data_progress = c.data;
+  const Root root(info);
+  erdma::util::DomainLock& lock = erdma::fabric::Domain::from(root.domain).lock();
+  for (int i = 0; i < 100; ++i) const erdma::util::DataGuard guard(lock);  // opens a gate
+  if (erdma::util::ThreadBarrier::available())
+    ck_assert_int_eq(erdma::fake::waits(lock.data(), lock.data()), c.many_data_calls);
+  ck_assert_int_eq(erdma::fake::waits(lock, lock.data()), c.control_calls);
 }
 
 TEST(child_forked_while_the_lock_is_held_closes_at_once) {

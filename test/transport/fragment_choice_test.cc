@@ -41,7 +41,8 @@ struct WayCase {
 constexpr WayCase kWayCases[] = {
     {kLength, {100, 200}, true},
     {kLength, {200, 100}, false},
-    {kLength, {105, 100}, true},  // not clearly
+    {kLength, {105, 100}, true},     // not clearly
+    {40'032, {5'004, 4'448}, true},  // 9 bytes per nanosecond are not clearly more than 8
     {FragmentChoice::kShortest + 1, {200, 100}, false},
     {128 * 1024, {200, 100}, false},
     {64 * 1024 + 1, {100, 200}, true},

@@ -416,6 +416,17 @@ TEST(a_sender_does_not_wait_at_the_end_of_a_short_round) {
     ck_assert_uint_eq(take_placed(ring), i * kMaxEager);
 }
 
+/// Then the byte ring has its memory there, too.
+TEST(a_sender_that_passed_the_end_of_a_round_goes_on_to_the_end_of_the_ring) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  constexpr uint32_t kPassing = kFirstRound / kMaxEager + 1;
+  for (uint32_t i = 0; i < kPassing; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
+  for (uint32_t i = 0; i < kPassing; ++i) ck_assert_uint_eq(take_placed(ring), i * kMaxEager);
+  ck_assert(ring.push(kPassing, payload.data(), payload.size()));
+  ck_assert_uint_eq(take_placed(ring), kPassing * kMaxEager);
+}
+
 /// A ring whose endpoint has others.
 struct OneOfMany : Ring {
   explicit OneOfMany(RecentLinks& rings) : Ring(true) {

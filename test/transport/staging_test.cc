@@ -110,3 +110,21 @@ TEST(what_a_peer_may_access_until_the_end_is_not_freed_earlier, 2) {
   ck_assert(reached);
   ck_assert_int_eq(devices.copies, 0);  // the operation has no success to report
 }
+
+/// The peer does not access what it refused.
+TEST(memory_that_a_peer_refused_is_no_longer_shared) {
+  Devices devices;
+  bool reached = false;
+  auto inner = std::make_unique<Nic>(reached);
+  Wire& wire = inner->wire;
+  transport::staging::StagingTransport transport(std::move(inner), devices);
+  transport::Link& link = **transport.link_to({});
+  char on_device = 0;
+  const iovec memory{&on_device, kLength};
+  RemoteKey key;
+  ck_assert_int_eq(link.share(&memory, 1, kLength, Access::remote_read, key), 0);
+  link.revoke_early(key, transport::Early::refused);
+  ck_assert_int_eq(wire.revoked, 1);
+  transport.shutdown();
+  ck_assert(!reached);
+}

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "fake/lock_wait.h"
 #include "fake/refused_call.h"
 #include "libcheck.h"
 
@@ -31,6 +32,20 @@ int lost_under(DomainLock& lock) {
   one.join();
   other.join();
   return kDataCalls + 2 * kControlCalls - sum;
+}
+
+TEST(each_side_waits_for_the_other) {
+  for (const LockKind kind : {LockKind::biased, LockKind::mutex}) {
+    DomainLock lock(kind);
+    for (int i = 0; i < 3; ++i) {  // the gate is open, and then closed
+      ck_assert(fake::waits(lock.data(), lock));
+      ck_assert(fake::waits(lock, lock.data()));
+      ck_assert(fake::waits(lock, lock));
+    }
+  }
+  DomainLock lock(LockKind::none);
+  ck_assert(!fake::waits(lock.data(), lock));
+  ck_assert(!fake::waits(lock, lock.data()));
 }
 
 TEST(no_call_under_the_lock_is_lost) {
@@ -66,6 +81,36 @@ TEST(membarrier_may_be_refused_later) {
   DomainLock lock(LockKind::biased);
   fake::refuse_call(SYS_membarrier, EPERM);
   ck_assert_int_eq(lost_under(lock), 0);
+}
+
+constexpr int kDetours = 64;  ///< data calls through the mutex, of which the last opens the gate
+
+void make_data_calls(DomainLock& lock, int count) {
+  for (int i = 0; i < count; ++i) const DataGuard guard(lock);
+}
+
+/// True if a data call takes the mutex. It is one more of those that open the gate.
+bool takes_mutex(DomainLock& lock) {
+  return fake::waits(lock.data(), lock.data());
+}
+
+TEST(the_gate_opens_after_some_data_calls, 2) {
+  if (!ThreadBarrier::available()) return;
+  const bool enough = _i;
+  DomainLock lock(LockKind::biased);
+  for (int round = 0; round < 2; ++round) {
+    { const Guard guard(lock); }
+    make_data_calls(lock, round == 0 || enough ? kDetours : kDetours - 1);
+  }
+  ck_assert_int_eq(takes_mutex(lock), !enough);
+}
+
+TEST(the_gate_stays_closed_once_membarrier_was_refused) {
+  DomainLock lock(LockKind::biased);
+  fake::refuse_call(SYS_membarrier, EPERM);
+  { const Guard guard(lock); }
+  make_data_calls(lock, 2 * kDetours);
+  ck_assert(takes_mutex(lock));
 }
 
 }  // namespace
