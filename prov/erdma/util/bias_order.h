@@ -6,7 +6,7 @@ namespace erdma::util {
 
 /// The words and orders of a lock that one side takes far more often than the other: no atomic
 /// read-modify-write, and no fence, where the frequent side finds the gate open. Words and fences
-/// are parameters, because test/util/domain_lock_test.cc runs this in a model of weakly ordered
+/// are parameters, because test/util/bias_order_test.cc runs this in a model of weakly ordered
 /// memory.
 ///
 /// The frequent side stores `inside` and then loads `gate`; the rare side stores `gate`, executes a

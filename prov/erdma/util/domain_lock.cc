@@ -1,10 +1,5 @@
 #include "util/domain_lock.h"
 
-#include <sched.h>
-
-#include <algorithm>
-#include <ctime>
-
 namespace erdma::util {
 namespace {
 
@@ -12,32 +7,13 @@ namespace {
 /// most as much as they did.
 constexpr unsigned kDetours = 64;
 
-/// Waits for a data call, which takes a microsecond, or a few milliseconds if it copies much. It
-/// tells nobody when it ends, since that would cost each of them a fence. The thread yields first,
-/// because the other may need this core, and then sleeps, because a yield never reaches a thread of
-/// lower real-time priority.
-class Patience {
- public:
-  void wait() noexcept {
-    if (++x_rounds <= kYields) return void(sched_yield());
-    const timespec pause{0, long(std::min(x_rounds, kLongest) * 1000)};
-    (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
-  }
-
- private:
-  static constexpr unsigned kYields = 64, kLongest = 1000;
-  unsigned x_rounds = 0;
-};
-
 }  // namespace
 
 DataLock::DataLock(LockKind kind) noexcept
-    : x_bias(kind != LockKind::mutex),
+    : x_kind(kind),
+      x_opens(kind == LockKind::biased && ThreadBarrier::available()),
       x_by_mutex(kind == LockKind::mutex),
-      x_kind(kind),
-      x_opens(kind == LockKind::biased && ThreadBarrier::available()) {
-  if (kind == LockKind::biased && !x_opens) (void)x_bias.close();  // no other thread is here yet
-}
+      x_bias(kind == LockKind::none || x_opens) {}
 
 void DataLock::lock_mutex() noexcept {
   if (x_kind == LockKind::mutex) return x_mutex.lock();
@@ -59,7 +35,9 @@ void DomainLock::lock_out() noexcept {
   // A forked child has one thread. Another thread of the parent may have been inside at the fork.
   if (x_data.x_kind == LockKind::mutex || !x_data.owned()) return;
   if (!x_data.x_bias.close()) x_data.x_opens = false;
-  for (Patience patience; x_data.x_bias.occupied();) patience.wait();
+  // A data call takes a microsecond, or a few milliseconds if it copies much. To tell when it ends
+  // would cost each of them a fence.
+  for (PollingWait wait; x_data.x_bias.occupied();) wait.once_more();
 }
 
 }  // namespace erdma::util

@@ -45,12 +45,12 @@ class DataLock {
   void lock_mutex() noexcept;
   void unlock_mutex() noexcept;
 
-  BiasOrder<std::atomic<uint32_t>, ThreadBarrier> x_bias;
-  /// The data side holds the mutex. Of a biased lock it belongs to the data side; else it is
-  /// constant.
-  bool x_by_mutex;
   const LockKind x_kind;
-  bool x_opens;            ///< the gate may be opened again; protected by the mutex
+  bool x_opens;  ///< the gate may be opened again; protected by the mutex
+  /// A biased lock: the data call that is under way holds the mutex; only data calls use this. Of
+  /// other kinds it is constant: true of a mutex.
+  bool x_by_mutex;
+  BiasOrder<std::atomic<uint32_t>, ThreadBarrier> x_bias;  ///< open at first if the gate opens
   unsigned x_detours = 0;  ///< calls that took the mutex since the gate was closed
   OwnedMutex x_mutex;
 };

@@ -34,6 +34,17 @@ class OwnedMutex {
   const uint32_t x_epoch;
 };
 
+/// Waits a little, again and again, for something that another thread will do and tell nobody of.
+/// It yields, because the other may need this core, and now and then sleeps, because a yield never
+/// gives the core to a thread of lower real-time priority.
+class PollingWait {
+ public:
+  void once_more() noexcept { ++x_rounds % 64 ? void(sched_yield()) : void(::usleep(50)); }
+
+ private:
+  unsigned x_rounds = 0;
+};
+
 /// A lock of what a forked child goes on using as its own. It is free in the child, even if a
 /// thread of the parent held it at the fork and was in the middle of a change. A thread that waits
 /// polls, so the lock is for short sections. It is not recursive.
@@ -45,14 +56,11 @@ class EpochLock {
     return held != mine && x_held.compare_exchange_strong(held, mine, std::memory_order_acquire);
   }
   void lock() noexcept {
-    // A thread with a real-time priority would keep the core from the holder by yielding.
-    for (unsigned tries = 1; !try_lock(); ++tries) tries % 64 ? void(sched_yield()) : rest();
+    for (PollingWait wait; !try_lock();) wait.once_more();
   }
   void unlock() noexcept { x_held.store(0, std::memory_order_release); }
 
  private:
-  static void rest() noexcept { ::usleep(50); }
-
   std::atomic<uint64_t> x_held{0};  ///< 0 = free, else 1 + the process epoch of the holder
 };
 

@@ -1,16 +1,18 @@
 #include "util/thread_barrier.h"
 
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include <cerrno>
 #include <ctime>
+
+#include "util/membarrier.h"
 
 namespace erdma::util {
 namespace {
 
-long membarrier(int command) noexcept {
-  return syscall(SYS_membarrier, command, 0, 0);
+/// Returns after a millisecond at the earliest, also if signals arrive.
+void sleep_millisecond() noexcept {
+  timespec left{0, 1'000'000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) {
+  }
 }
 
 }  // namespace
@@ -21,8 +23,7 @@ bool ThreadBarrier::available() noexcept {
 
 bool ThreadBarrier::everywhere() noexcept {
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return true;
-  constexpr timespec kPause{0, 1'000'000};
-  (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &kPause, nullptr);
+  sleep_millisecond();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return false;
 }

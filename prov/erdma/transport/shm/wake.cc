@@ -1,19 +1,11 @@
 #include "transport/shm/wake.h"
 
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include "transport/shm/ordering.h"
+#include "util/membarrier.h"
 
 namespace erdma::transport::shm {
-namespace {
 
-long membarrier(int command) noexcept {
-  return syscall(SYS_membarrier, command, 0, 0);
-}
-
-}  // namespace
+using util::membarrier;
 
 Barriers register_barriers() noexcept {
   const long offered = membarrier(MEMBARRIER_CMD_QUERY);
