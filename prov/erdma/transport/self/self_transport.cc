@@ -10,6 +10,7 @@
 #include "hmem/copy.h"
 #include "transport/deferred_dones.h"
 #include "transport/guarded.h"
+#include "transport/lack_of_memory.h"
 
 namespace erdma::transport::self {
 namespace {
@@ -50,7 +51,7 @@ class SelfTransport::Loop final : public Link {
     x_packets.push_back(std::move(packet));
     return 0;
   } catch (const std::bad_alloc&) {
-    return try_later();
+    return x_lack.try_later();
   }
 
   LinkLimits limits() const noexcept override { return {kEagerBytes, true}; }
@@ -85,14 +86,14 @@ class SelfTransport::Loop final : public Link {
   }
   void fail(int) noexcept override {}
 
-  bool idle() const noexcept { return x_packets.empty() && x_dones.empty() && !x_lacks_memory; }
+  bool idle() const noexcept { return x_packets.empty() && x_dones.empty() && !x_lack.felt(); }
 
   /// Delivers the packets that were waiting at the start; the upcalls may add more. Not inlined, so
   /// that the check of idle(), which every poll of an endpoint makes, stays short.
   [[gnu::noinline]] int poll(Sink& sink) noexcept {
     const size_t waiting = x_packets.size();
     size_t taken = 0;
-    x_lacks_memory = false;
+    x_lack.forget();
     guarded("taking a packet", [&] {
       for (; taken < waiting; ++taken) {
         const std::vector<std::byte>& packet = x_packets.front();
@@ -105,11 +106,7 @@ class SelfTransport::Loop final : public Link {
   }
 
  private:
-  int try_later() noexcept {
-    x_lacks_memory = true;
-    return -FI_EAGAIN;
-  }
-  int note_done(uint64_t token) noexcept { return x_dones.add(token, 0) ? try_later() : 0; }
+  int note_done(uint64_t token) noexcept { return x_dones.add(token, 0) ? x_lack.try_later() : 0; }
   static bool decode(const RemoteRange& remote, Memory& memory) noexcept {
     if (remote.memory.kind() != KeyKind::own || remote.memory.size != sizeof(memory)) return false;
     std::memcpy(&memory, remote.memory.bytes, sizeof(memory));
@@ -118,9 +115,7 @@ class SelfTransport::Loop final : public Link {
 
   std::deque<std::vector<std::byte>> x_packets;
   DeferredDones x_dones;
-  /// An operation found no memory. The endpoint must not sleep before the next poll(), after which
-  /// the caller tries again: nothing else would wake it for that.
-  bool x_lacks_memory = false;
+  LackOfMemory x_lack;
 };
 
 SelfTransport::SelfTransport(const util::SocketAddress& name)

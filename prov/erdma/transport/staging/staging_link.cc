@@ -36,7 +36,7 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
     return x_inner.send(header, payload, count, length, hint);
   std::byte small[kOnStack];
   std::unique_ptr<std::byte[]> large;
-  if (length > sizeof(small) && !(large = host_memory(length))) return x_staging.try_later();
+  if (length > sizeof(small) && !(large = host_memory(length))) return x_staging.lack.try_later();
   std::byte* const copy = large ? large.get() : small;
   if (const int rc = device_memory().gather(copy, payload, count, 0, length)) return rc;
   const iovec staged{copy, length};
@@ -156,7 +156,7 @@ int StagingLink::read_ipc(const RemoteRange& remote, const iovec* local, size_t 
   if (!from) return from.error();
   const int rc = x_staging.reads.add(*this, *from, near, local, count, remote.length, token);
   if (rc == 0) x_counters.ipc_bytes += remote.length;
-  return rc == -FI_EAGAIN ? x_staging.try_later() : rc;
+  return rc == -FI_EAGAIN ? x_staging.lack.try_later() : rc;
 }
 
 int StagingLink::put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
@@ -204,7 +204,7 @@ int StagingLink::transfer(const RemoteRange& remote, const iovec* local, size_t 
                           uint64_t token, bool inbound, bool until_placed) noexcept {
   if (count > kMaxIov) return -FI_EINVAL;
   Transfer* transfer = x_staging.transfers.acquire();
-  if (!transfer) return x_staging.try_later();
+  if (!transfer) return x_staging.lack.try_later();
   transfer->token = token;
   transfer->inbound = inbound;
   describe(*transfer, local, count, remote.length);

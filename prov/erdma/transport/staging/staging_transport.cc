@@ -62,7 +62,7 @@ StagingTransport::StagingTransport(std::unique_ptr<Transport> inner,
 StagingTransport::~StagingTransport() = default;
 
 int StagingTransport::poll(Sink& sink) noexcept {
-  x_staging.lacks_memory = false;
+  x_staging.lack.forget();
   Relay relay(*this, sink);
   const int steps = x_inner->poll(relay) + x_staging.reads.poll(sink);
   return steps + x_staging.flusher.poll(sink);

@@ -5,6 +5,7 @@
 
 #include "transport/counters.h"
 #include "transport/direct_source.h"
+#include "transport/lack_of_memory.h"
 #include "transport/staging/flusher.h"
 #include "transport/staging/ipc_memory.h"
 #include "transport/transport.h"
@@ -38,14 +39,8 @@ struct Staging {
   GpuCounters counters{};
   IpcReads reads{cuda};
   util::Pool<Transfer> transfers{};
-  /// An operation found no memory. The endpoint must not sleep before the next poll(), after which
-  /// the caller tries again: nothing else would wake it for that.
-  bool lacks_memory = false;
+  LackOfMemory lack{};
 
-  int try_later() noexcept {
-    lacks_memory = true;
-    return -FI_EAGAIN;
-  }
   GpuCounters& counters_of(const util::SocketAddress& peer) noexcept {
     return by_peer ? by_peer->gpu_counters_of(peer) : counters;
   }
@@ -77,7 +72,7 @@ class StagingTransport final : public Transport {
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
   int wait_fd() const noexcept override { return x_inner->wait_fd(); }
   bool arm() noexcept override {
-    return !x_staging.lacks_memory && !x_staging.flusher.pending() && x_staging.reads.empty() &&
+    return !x_staging.lack.felt() && !x_staging.flusher.pending() && x_staging.reads.empty() &&
            x_inner->arm();
   }
   void disarm() noexcept override { x_inner->disarm(); }
