@@ -49,18 +49,21 @@ util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec&
   if (memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
   MemoryRegion region;
   const int rights = peer_rights(for_reads, for_writes);
-  errno = ENOMEM;
+  int error = ENOMEM;
   // This is tried once for each region, so registrations that nobody uses make room for it.
-  for (bool again = may_open(memory.iov_len); again;
-       again = !region && x_device.ask_for_room(errno))
-    region.reset(register_host_memory(x_device, memory.iov_base, memory.iov_len, rights));
+  if (may_open(memory.iov_len)) {
+    do {
+      region.reset(register_host_memory(x_device, memory.iov_base, memory.iov_len, rights));
+      error = region ? 0 : errno;
+    } while (error && x_device.ask_for_room(error));
+  }
   if (region)
     return std::unique_ptr<RegisteredRegion>(
         std::make_unique<HostRegion>(std::move(region), memory));
   ERDMA_INFO(MR,
              "%s: peers access a region of %zu bytes by messages: it can't be registered: %s; "
              "RLIMIT_MEMLOCK may be too small (regions get a quarter of it)\n",
-             x_device.name().c_str(), memory.iov_len, util::ErrorText(errno).c_str());
+             x_device.name().c_str(), memory.iov_len, util::ErrorText(error).c_str());
   return -FI_ENOMEM;
 }
 
