@@ -89,42 +89,36 @@ struct Devices final : hmem::DeviceMemory {
   int copies = 0;
 };
 
+/// Device memory that is shared with a peer, which `ends` early. The queue pairs end only in
+/// shutdown(), and the cached registration keeps its key.
+struct Shared {
+  Shared(Access access, transport::Early ends) {
+    auto inner = std::make_unique<Nic>(reached);
+    Wire& wire = inner->wire;
+    transport::staging::StagingTransport transport(std::move(inner), devices);
+    transport::Link& link = **transport.link_to({});
+    char on_device = 0;
+    const iovec memory{&on_device, kLength};
+    RemoteKey key;
+    ck_assert_int_eq(link.share(&memory, 1, kLength, access, key), 0);
+    link.revoke_early(key, ends);
+    ck_assert_int_eq(wire.revoked, 1);
+    transport.shutdown();
+  }
+
+  Devices devices;
+  bool reached = false;  ///< shutdown() still found the copy of the memory
+};
+
 }  // namespace
 
-/// The queue pairs end only in shutdown(), and the cached registration keeps its key.
 TEST(what_a_peer_may_access_until_the_end_is_not_freed_earlier, 2) {
-  Devices devices;
-  bool reached = false;
-  auto inner = std::make_unique<Nic>(reached);
-  Wire& wire = inner->wire;
-  transport::staging::StagingTransport transport(std::move(inner), devices);
-  transport::Link& link = **transport.link_to({});
-  char on_device = 0;
-  const iovec memory{&on_device, kLength};
-  RemoteKey key;
-  ck_assert_int_eq(
-      link.share(&memory, 1, kLength, _i ? Access::remote_write : Access::remote_read, key), 0);
-  link.revoke_early(key, transport::Early::closing);
-  ck_assert_int_eq(wire.revoked, 1);
-  transport.shutdown();
-  ck_assert(reached);
-  ck_assert_int_eq(devices.copies, 0);  // the operation has no success to report
+  const Shared shared(_i ? Access::remote_write : Access::remote_read, transport::Early::closing);
+  ck_assert(shared.reached);
+  ck_assert_int_eq(shared.devices.copies, 0);  // the operation has no success to report
 }
 
 /// The peer does not access what it refused.
 TEST(memory_that_a_peer_refused_is_no_longer_shared) {
-  Devices devices;
-  bool reached = false;
-  auto inner = std::make_unique<Nic>(reached);
-  Wire& wire = inner->wire;
-  transport::staging::StagingTransport transport(std::move(inner), devices);
-  transport::Link& link = **transport.link_to({});
-  char on_device = 0;
-  const iovec memory{&on_device, kLength};
-  RemoteKey key;
-  ck_assert_int_eq(link.share(&memory, 1, kLength, Access::remote_read, key), 0);
-  link.revoke_early(key, transport::Early::refused);
-  ck_assert_int_eq(wire.revoked, 1);
-  transport.shutdown();
-  ck_assert(!reached);
+  ck_assert(!Shared(Access::remote_read, transport::Early::refused).reached);
 }
