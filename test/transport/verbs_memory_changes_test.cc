@@ -91,6 +91,102 @@ TEST(memory_freed_by_the_cache_itself_may_be_watched) {
   rig.log.meanwhile = nullptr;
 }
 
+// --- several domains
+
+/// Two caches for the memory of one arena, as two domains of a process have.
+struct TwoDomains {
+  uint32_t second_key(size_t page, size_t count) {
+    Registration use;
+    ck_assert_int_eq(second->acquire(first.arena.at(page), Arena::bytes(count), 0, use), 0);
+    second->release(use);
+    return use.lkey;
+  }
+
+  Rig first;
+  RegionLog log;
+  std::unique_ptr<WatchedCache> second = make_cache(log);
+};
+
+TEST(memory_used_by_two_domains_stays_registered_with_both) {
+  TwoDomains domains;
+  const uint32_t first = domains.first.key(8, 4), second = domains.second_key(8, 4);
+  ck_assert_uint_eq(domains.first.key(8, 4), first);
+  ck_assert_uint_eq(domains.second_key(8, 4), second);
+}
+
+/// The first one looks, and so takes the event that the kernel reports once.
+TEST(each_domain_is_told_of_a_change, std::size(kChanges)) {
+  TwoDomains domains;
+  const uint32_t first = domains.first.key(8, 4), second = domains.second_key(8, 4);
+  kChanges[_i](domains.first);
+  ck_assert_uint_ne(domains.first.key(8, 4), first);
+  ck_assert_uint_ne(domains.second_key(8, 4), second);
+}
+
+TEST(unmapped_memory_is_deregistered_from_a_domain_that_does_nothing) {
+  TwoDomains domains;
+  (void)domains.first.key(0, 8);
+  (void)domains.second_key(0, 8);
+  domains.first.arena.unmap(0, 8);
+  (void)domains.first.key(20, 1);
+  domains.first.wait_for_regions(1);
+  while (domains.log.count() > 0) sched_yield();
+}
+
+/// The kernel does not count who watches.
+TEST(memory_is_watched_for_a_domain_when_another_has_ended) {
+  TwoDomains domains;
+  (void)domains.second_key(8, 4);
+  (void)domains.first.key(8, 4);
+  domains.second.reset();
+  const uint32_t kept = domains.first.key(8, 4);
+  ck_assert_uint_eq(domains.first.key(8, 4), kept);
+  domains.first.arena.unmap(8, 4);
+  domains.first.wait_for_regions(0);
+}
+
+TEST(a_domain_opened_after_all_others_ended_watches_memory) {
+  Arena arena(8);
+  for (int i = 0; i < 2; ++i) {
+    arena.map(0, 8);
+    RegionLog log;
+    log.arena = &arena;
+    const auto cache = make_cache(log);
+    Registration use;
+    ck_assert_int_eq(cache->acquire(arena.at(0), Arena::bytes(8), 0, use), 0);
+    cache->release(use);
+    arena.unmap(0, 8);
+    while (log.count() > 0) sched_yield();
+  }
+}
+
+/// Domains come and go beside one that is used.
+TEST(what_opens_and_ends_beside_a_domain_never_leaves_it_old_pages) {
+  constexpr size_t kPages = 4;
+  Rig rig({}, kPages);
+  std::atomic<bool> stop = false;
+  std::thread others([&] {
+    while (!stop) {
+      RegionLog log;
+      const auto cache = make_cache(log);
+      Registration use;
+      if (cache->acquire(rig.arena.at(0), Arena::bytes(kPages), 0, use) == 0) cache->release(use);
+    }
+  });
+  unsigned wrong = 0, found = 0;
+  for (unsigned round = 0; found < 300; ++round) {
+    if (round % 4 == 0) rig.arena.map(0, kPages);
+    Registration use;
+    if (rig.acquire(0, kPages, use)) continue;  // the other one is about to end
+    ++found;
+    for (size_t i = 0; i < kPages; ++i) wrong += region_of(use).numbers[i] != rig.arena.number(i);
+    rig.cache->release(use);
+  }
+  stop = true;
+  others.join();
+  ck_assert_uint_eq(wrong, 0);
+}
+
 // --- fork
 
 /// Runs `body` in a child and fails unless it returns 0.

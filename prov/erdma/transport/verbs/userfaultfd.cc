@@ -1,4 +1,4 @@
-#include "transport/verbs/memory_monitor.h"
+#include "transport/verbs/userfaultfd.h"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -13,6 +13,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/verbs/memory_monitor_trial.h"
+#include "util/lock.h"
 #include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
@@ -39,25 +40,52 @@ int open_userfaultfd() noexcept {
   return fd >= 0 ? fd : -error;
 }
 
+util::EpochLock g_lock;            ///< of what follows, and held while it is opened or closed
+Userfaultfd* g_current = nullptr;  ///< may belong to the parent of this process
+
 }  // namespace
 
-util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::EventFd& wake,
-                                                                   const char*& why) {
+util::Result<std::shared_ptr<Userfaultfd>> Userfaultfd::join(Listener& listener, const char*& why) {
   util::register_fork_handler();
-  std::unique_ptr<MemoryMonitor> monitor(new MemoryMonitor(wake));
-  monitor->x_epoch = util::process_epoch();
-  if (const int rc = monitor->open(why)) return rc;
-  if (!monitor->behaves()) {
+  const std::lock_guard one_at_a_time(g_lock);
+  std::shared_ptr<Userfaultfd> joined;
+  if (g_current && g_current->x_epoch == util::process_epoch() &&
+      g_current->state() != State::lost) {
+    joined = g_current->shared_from_this();
+  } else {
+    auto opened = create(why);
+    if (!opened) return opened.error();
+    joined = std::move(*opened);
+    g_current = joined.get();
+  }
+  const std::lock_guard guard(joined->x_mutex);
+  joined->x_listeners.push_back(listener);
+  return joined;
+}
+
+void Userfaultfd::leave(std::shared_ptr<Userfaultfd>& joined, Listener& listener) noexcept {
+  if (!joined) return;
+  const std::lock_guard one_at_a_time(g_lock);
+  if (joined->x_epoch == util::process_epoch()) {
+    const std::lock_guard guard(joined->x_mutex);
+    joined->x_listeners.erase(listener);
+  }
+  joined.reset();
+}
+
+util::Result<std::shared_ptr<Userfaultfd>> Userfaultfd::create(const char*& why) {
+  std::shared_ptr<Userfaultfd> created(new Userfaultfd);
+  if (const int rc = created->open(why)) return rc;
+  if (!created->behaves()) {
     why = "userfaultfd of this kernel does not tell of unmapped memory in time";
     return -FI_EOPNOTSUPP;
   }
-  if (const int rc =
-          monitor->x_reader.start<&MemoryMonitor::read_forever>("erdma-memory", *monitor))
+  if (const int rc = created->x_reader.start<&Userfaultfd::read_forever>("erdma-memory", *created))
     return -rc;
-  return monitor;
+  return created;
 }
 
-int MemoryMonitor::open(const char*& why) noexcept {
+int Userfaultfd::open(const char*& why) noexcept {
   const int fd = open_userfaultfd();
   if (fd < 0) {
     why = fd == -EPERM    ? "userfaultfd is not permitted: allow it in the sandbox (seccomp), or "
@@ -66,7 +94,7 @@ int MemoryMonitor::open(const char*& why) noexcept {
                           : "userfaultfd is not available";
     return -FI_EOPNOTSUPP;
   }
-  x_uffd.reset(fd);
+  x_fd.reset(fd);
   uffdio_api api{UFFD_API, kFeatures, 0};
   if (::ioctl(fd, UFFDIO_API, &api)) {
     why = "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7, arm64: 6.10)";
@@ -78,15 +106,17 @@ int MemoryMonitor::open(const char*& why) noexcept {
 /// Tries once what everything else relies on: the kernel reports a change in progress from before
 /// the memory is gone until its event is read. Of two changes it also finds out whether the end of
 /// one hides the other, so that x_counts does not depend on what a kernel calls itself.
-bool MemoryMonitor::behaves() noexcept {
+bool Userfaultfd::behaves() noexcept {
   MonitorTrial trial;
-  const bool good = trial.mapped() && try_changes(trial);
-  if (!good) x_uffd.reset();  // releases threads that wait, and lets this one unmap
-  x_pending.count = 0;
+  Listener listener(x_stop);
+  x_listeners.push_back(listener);
+  const bool good = trial.mapped() && try_changes(trial, listener);
+  if (!good) x_fd.reset();  // releases threads that wait, and lets this one unmap
+  x_listeners.erase(listener);
   return good;
 }
 
-bool MemoryMonitor::try_changes(MonitorTrial& trial) noexcept {
+bool Userfaultfd::try_changes(MonitorTrial& trial, Listener& listener) noexcept {
   auto& [first, second] = trial.pages;
   if (watch(first.range()) || watch(second.range()) || state() != State::stable) return false;
   if (!MonitorTrial::start(first)) return false;
@@ -101,14 +131,16 @@ bool MemoryMonitor::try_changes(MonitorTrial& trial) noexcept {
   const auto rest = [&] { return read_events(1), trial.all_done(); };
   if (!MonitorTrial::wait(rest)) return false;
   const auto told = [&](const MonitorTrial::Page& page) {
-    for (size_t i = 0; i < x_pending.count; ++i)
-      if (x_pending.changes[i].range.start == page.range().start) return true;
+    for (size_t i = 0; i < listener.pending.count; ++i)
+      if (listener.pending.changes[i].range.start == page.range().start) return true;
     return false;
   };
   return told(first) && told(second) && state() == State::stable;
 }
 
-MemoryMonitor::~MemoryMonitor() {
+/// The caller holds g_lock.
+Userfaultfd::~Userfaultfd() {
+  if (g_current == this) g_current = nullptr;
   // the thread and the descriptor belong to the parent
   if (x_epoch != util::process_epoch()) return;
   if (!x_reader.running()) return;
@@ -116,107 +148,112 @@ MemoryMonitor::~MemoryMonitor() {
   x_reader.join();
 }
 
-int MemoryMonitor::watch(const MemoryRange& range) noexcept {
+int Userfaultfd::watch(const MemoryRange& range) noexcept {
   uffdio_register request{};
   request.range = {range.start, range.bytes()};
   request.mode = UFFDIO_REGISTER_MODE_WP;
-  if (!::ioctl(x_uffd.get(), UFFDIO_REGISTER, &request)) return 0;
+  if (!::ioctl(x_fd.get(), UFFDIO_REGISTER, &request)) return 0;
   if (errno == EBUSY) return -FI_EBUSY;
   return errno == EINVAL ? -FI_EOPNOTSUPP : -FI_ENOMEM;
 }
 
-void MemoryMonitor::unwatch(const MemoryRange& range) noexcept {
+void Userfaultfd::unwatch(const MemoryRange& range, const Listener& by) noexcept {
+  const std::lock_guard guard(x_mutex);  // who hears of it may watch the range again
+  tell(range, false, &by);
   uffdio_range request{range.start, range.bytes()};
-  (void)::ioctl(x_uffd.get(), UFFDIO_UNREGISTER, &request);
+  (void)::ioctl(x_fd.get(), UFFDIO_UNREGISTER, &request);
+  wake_all(&by);
 }
 
 /// While a change is in progress, that is, from before it happens until its event is read and the
 /// caller continues, every request that changes memory is refused with EAGAIN. This request changes
 /// nothing.
-MemoryMonitor::State MemoryMonitor::state() noexcept {
+Userfaultfd::State Userfaultfd::state() noexcept {
   uffdio_writeprotect nothing{};
-  (void)::ioctl(x_uffd.get(), UFFDIO_WRITEPROTECT, &nothing);
+  (void)::ioctl(x_fd.get(), UFFDIO_WRITEPROTECT, &nothing);
   if (errno == EINVAL) [[likely]]
     return State::stable;
   return errno == EAGAIN ? State::changing : State::lost;
 }
 
-void MemoryMonitor::note(const MemoryRange& range, bool remains) noexcept {
-  if (x_pending.count < MemoryChanges::kMax)
-    x_pending.changes[x_pending.count++] = {range, remains};
-  else
-    x_pending.all = true;
+/// The caller holds x_mutex, or no other thread exists.
+void Userfaultfd::tell(const MemoryRange& range, bool remains, const Listener* but) noexcept {
+  for (Listener* each = x_listeners.front(); each; each = x_listeners.next(*each)) {
+    if (each == but) continue;
+    each->pending.note(range, remains);
+    each->told.store(true, std::memory_order_relaxed);
+  }
+}
+
+void Userfaultfd::wake_all(const Listener* but) noexcept {
+  for (Listener* each = x_listeners.front(); each; each = x_listeners.next(*each))
+    if (each != but) each->wake.ring();
 }
 
 /// Returns the number of events, at most `most`. The caller holds x_mutex, or no other thread
 /// exists.
-size_t MemoryMonitor::read_events(size_t most) noexcept {
+size_t Userfaultfd::read_events(size_t most) noexcept {
+  x_reading.store(true, std::memory_order_seq_cst);
   uffd_msg messages[kEventsAtOnce];
-  const ssize_t got = ::read(x_uffd.get(), messages, most * sizeof(messages[0]));
+  const ssize_t got = ::read(x_fd.get(), messages, most * sizeof(messages[0]));
   const size_t count = got > 0 ? size_t(got) / sizeof(messages[0]) : 0;
   for (size_t i = 0; i < count; ++i) {
     const auto& arg = messages[i].arg;
     switch (messages[i].event) {
       case UFFD_EVENT_UNMAP:
       case UFFD_EVENT_REMOVE:
-        note({arg.remove.start, arg.remove.end}, messages[i].event == UFFD_EVENT_REMOVE);
+        tell({arg.remove.start, arg.remove.end}, messages[i].event == UFFD_EVENT_REMOVE);
         break;
       case UFFD_EVENT_REMAP:
-        note({arg.remap.from, arg.remap.from + arg.remap.len}, false);
-        note({arg.remap.to, arg.remap.to + arg.remap.len}, false);
+        tell({arg.remap.from, arg.remap.from + arg.remap.len}, false);
+        tell({arg.remap.to, arg.remap.to + arg.remap.len}, false);
         break;
       default:
         break;
     }
     // On these kernels the end of one change also clears the flag of another that is in progress.
-    if (!x_counts) note(kAllAddresses, true);
+    if (!x_counts) tell(kAllAddresses, true);
   }
+  x_reading.store(false, std::memory_order_release);
   return count;
 }
 
-void MemoryMonitor::read_forever() noexcept {
-  pollfd fds[2] = {{x_uffd.get(), POLLIN, 0}, {x_stop.fd(), POLLIN, 0}};
+void Userfaultfd::read_forever() noexcept {
+  pollfd fds[2] = {{x_fd.get(), POLLIN, 0}, {x_stop.fd(), POLLIN, 0}};
   for (;;) {
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents) return;
-    if (!(fds[0].revents & POLLIN)) {  // closed by other code: look() will report it
-      fds[0].fd = -1;
-      x_wake.ring();
-      continue;
-    }
-    {
-      std::lock_guard guard(x_mutex);
-      read_events();
-    }
-    x_wake.ring();
+    const bool closed = !(fds[0].revents & POLLIN);  // by other code: look() will report it
+    if (closed) fds[0].fd = -1;
+    std::lock_guard guard(x_mutex);
+    if (!closed) read_events();
+    wake_all();
   }
 }
 
-bool MemoryMonitor::look(MemoryChanges& changes) noexcept {
+bool Userfaultfd::look(Listener& listener, MemoryChanges& changes) noexcept {
+  changes.clear();
+  // Before the event of a change can be read, x_reading is set. The call that made the change
+  // returns later, and a look that follows it finds x_reading, or else what it was told.
+  if (state() == State::stable && !x_reading.load(std::memory_order_acquire) &&
+      !listener.told.load(std::memory_order_acquire)) [[likely]]
+    return true;
   constexpr unsigned kTries = 100;
   for (unsigned i = 1;; ++i) {
     {
       std::lock_guard guard(x_mutex);
       const State now = state();
-      if (now == State::changing) read_events();
-      if (now == State::lost) x_pending.all = true;
+      if (now == State::changing && read_events() > 0) wake_all(&listener);
+      if (now == State::lost) listener.pending.all = true;
       if (now != State::changing || i == kTries) {
-        take(changes);
+        changes = listener.pending;
+        listener.pending.clear();
+        listener.told.store(false, std::memory_order_relaxed);
         return now == State::stable;
       }
     }
     sched_yield();  // the thread that changes memory only needs to run
   }
-}
-
-void MemoryMonitor::take(MemoryChanges& changes) noexcept {
-  changes.count = 0;
-  changes.all = false;
-  if (x_pending.count == 0 && !x_pending.all) [[likely]]
-    return;
-  changes = x_pending;
-  x_pending.count = 0;
-  x_pending.all = false;
 }
 
 }  // namespace erdma::transport::verbs
