@@ -1,7 +1,5 @@
 #include "transport/verbs/hello_checker.h"
 
-#include <sodium.h>
-
 #include <cstring>
 #include <utility>
 
@@ -14,12 +12,6 @@ namespace {
 
 /// In addition to the limit on connections: half of the places that an endpoint has.
 constexpr size_t kPlacesOfOneHost = 128;
-
-std::string random_text() {
-  std::string text(32, 0);
-  randombytes_buf(text.data(), text.size());
-  return text;
-}
 
 /// Scopes are local to a host. Both names belong to the same link, so this host's scope applies.
 util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::SocketAddress& name) {
@@ -41,7 +33,10 @@ bool stale(const Attempt& attempt, const Hello& hello) noexcept {
 }  // namespace
 
 HelloChecker::HelloChecker(const ConnectorConfig& config, uint64_t nonce)
-    : x_config(config), x_nonce(nonce), x_key(config.options.job_key), x_secret(random_text()) {}
+    : x_config(config),
+      x_nonce(nonce),
+      x_key(config.options.job_key),
+      x_secret(random_key_text()) {}
 
 HelloBytes HelloChecker::greeting(HelloKind kind, Attempt& attempt, const Path& path,
                                   Bytes context) noexcept {

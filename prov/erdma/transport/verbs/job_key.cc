@@ -14,6 +14,12 @@ void add(crypto_generichash_state& state, JobKey::Bytes bytes) noexcept {
 
 }  // namespace
 
+std::string random_key_text() {
+  std::string text(32, 0);
+  randombytes_buf(text.data(), text.size());
+  return text;
+}
+
 JobKey::JobKey(const std::string& text) noexcept {
   static_assert(sizeof(x_key) == crypto_generichash_KEYBYTES);
   crypto_generichash(x_key.data(), x_key.size(), reinterpret_cast<const uint8_t*>(text.data()),

@@ -10,6 +10,9 @@ namespace erdma::transport::verbs {
 
 using Mac = std::array<uint8_t, 16>;
 
+/// The text of a key that nobody else knows. Call sodium_init() before.
+std::string random_key_text();
+
 /// The secret that the endpoints of one job share. It keeps strangers and other jobs out. It
 /// neither hides the traffic nor protects it from an attacker that can change packets on the way.
 /// Immutable, thread-safe.

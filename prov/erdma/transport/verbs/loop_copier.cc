@@ -1,12 +1,14 @@
 #include "transport/verbs/loop_copier.h"
 
 #include <sched.h>
+#include <sodium.h>
 
 #include <new>
 #include <utility>
 
 #include <rdma/fi_errno.h>
 
+#include "transport/verbs/job_key.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -40,8 +42,12 @@ int LoopCopier::write(const RemoteRange& to, const void* from) noexcept {
   return move(to, const_cast<void*>(from), false);
 }
 
+/// Nobody polls the copier between copies, so it would keep all that connects to it meanwhile.
 int LoopCopier::open() noexcept try {
-  auto loop = VerbsTransport::open(x_options, x_device, x_cache, x_device.address());
+  if (sodium_init() < 0) return -FI_ENOSYS;
+  Options options = x_options;
+  options.job_key = random_key_text();
+  auto loop = VerbsTransport::open(options, x_device, x_cache, x_device.address());
   if (!loop) return loop.error();
   x_loop = std::move(*loop);
   return 0;

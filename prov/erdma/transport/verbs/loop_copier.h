@@ -9,7 +9,7 @@ namespace erdma::transport::verbs {
 
 /// Copies between host memory and memory that a NIC can reach, by RDMA READ and WRITE of the NIC
 /// from and to itself, and waits for the result. For copies that neither the processor nor CUDA can
-/// or may make. It has a connection of its own. Thread-safe.
+/// or may make. It has a connection of its own, and takes none of anybody else. Thread-safe.
 class LoopCopier {
  public:
   /// `device` and `cache`, which registers host memory, must outlive it. Connects when first used.
