@@ -92,8 +92,9 @@ struct Nic {
   int refuse_regions = 0;  ///< errno of registrations, or 0
   int refuse_events = 0;   ///< errno of ibv_get_cq_event(), or 0
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
-  int refuse_fork_init = 0;  ///< errno of ibv_fork_init(), or 0
-  std::set<const Qp*> held;  ///< queue pairs whose requests do not execute
+  int refuse_fork_init = 0;               ///< errno of ibv_fork_init(), or 0
+  std::set<const Qp*> held;               ///< queue pairs whose requests do not execute
+  std::set<const ibv_cq*> broken_queues;  ///< every call for them fails
   unsigned long posts = 0, doorbells = 0, reads = 0;
 
   Nic() {
@@ -172,6 +173,7 @@ struct Nic {
   static int poll(ibv_cq* queue, int count, ibv_wc* wc) {
     const InAdapter inside;
     one().run();
+    if (one().broken_queues.count(queue)) return -1;
     Cq& cq = *static_cast<Cq*>(queue);
     int found = 0;
     for (; found < count && !cq.ready.empty(); ++found) {
@@ -183,6 +185,7 @@ struct Nic {
     return found;
   }
   static int arm(ibv_cq* queue, int) {
+    if (one().broken_queues.count(queue)) return EIO;
     static_cast<Cq*>(queue)->armed = true;
     return 0;
   }

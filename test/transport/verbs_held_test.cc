@@ -108,6 +108,45 @@ TEST(an_endpoint_that_sleeps_forgets_a_completion_channel_that_is_broken, 3) {
   }
 }
 
+/// The next connection uses another queue. An endpoint that sleeps does not wait for the broken
+/// one.
+TEST(a_completion_queue_that_is_broken_costs_only_its_own_connections, 2) {
+  const bool while_connecting = _i;
+  Two two;
+  two.meet();
+  verbs::VerbsTransport& transport = Rig::transport(two.a());
+  const auto& ends = two.a().sink->downs;
+  const ibv_cq* const queue = transport.resources().queues.at(0);
+  if (while_connecting) {
+    Side other;
+    ck_assert(two.rig.open(other, {}, &two.rig.clock));
+    transport::Link& link = **other.transport->link_to(two.a().name);
+    ck_assert_int_eq(link.send(numbered(9), nullptr, 0, 0, transport::SendHint::none), -FI_EAGAIN);
+    two.rig.nic.broken_queues.insert(queue);
+    ck_assert(two.until([&] { return two.a().sink->downs.size() == 2; }));
+    other.owned.reset();
+  } else {
+    two.rig.nic.broken_queues.insert(queue);
+    ck_assert(two.until([&] { return !ends.empty(); }));
+  }
+  ck_assert_int_eq(ends[0].status, -FI_EIO);
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  const size_t downs = ends.size();
+  for (uint64_t i = 1; i < 100; ++i) {
+    ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), i, nullptr, 0), 0);
+    ck_assert_int_eq(two.pair.send(two.pair.b_to_a(), i, nullptr, 0), 0);
+  }
+  ck_assert(two.pair.poll_until(
+      [&] { return two.b().sink->packets.size() == 100 && two.a().sink->packets.size() == 99; }));
+  ck_assert_uint_eq(ends.size(), downs);
+  bool sleeps = false;
+  for (int i = 0; i < 100 && !sleeps; ++i) {
+    two.pair.poll();
+    sleeps = transport.arm();
+  }
+  ck_assert(sleeps);
+}
+
 /// Returns true if in a child these descriptors are sockets instead.
 bool stay_private(std::span<const int> fds) {
   const pid_t child = fork();

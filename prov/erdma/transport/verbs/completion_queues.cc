@@ -112,7 +112,7 @@ int CompletionQueues::add_group(uint32_t entries) noexcept {
 bool CompletionQueues::arm() noexcept {
   for (uint32_t i = 0; i < count(); ++i) {
     Group& group = x_groups[i];
-    if (group.asked) continue;
+    if (group.asked || group.failed.load(std::memory_order_relaxed)) continue;
     if (ibv_req_notify_cq(at(i), 0)) return false;
     group.asked = true;
   }

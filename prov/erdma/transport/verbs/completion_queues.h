@@ -41,6 +41,12 @@ class CompletionQueues {
   /// This queue no longer reports completions: no queue pair gets it from now on. Ignores the
   /// queues of other endpoints.
   void fail(const ibv_cq* cq) noexcept;
+  /// Polling this queue failed. It is not polled again, and its connections are lost.
+  void give_up(uint32_t index) noexcept {
+    x_groups[index].given_up = true;
+    fail(at(index));
+  }
+  bool given_up(uint32_t index) const noexcept { return x_groups[index].given_up; }
 
   /// At the end of the endpoint, for a queue pair that was not destroyed: its queue and the channel
   /// cannot be destroyed either.
@@ -52,7 +58,8 @@ class CompletionQueues {
   int channel_fd() const noexcept { return x_channel->fd; }
   /// The next completion on any queue makes channel_fd() readable, unless an earlier one already
   /// has. Repeated calls do not ask a queue again before its event was taken, because the kernel
-  /// keeps a list of events; so each queue has at most one. False: a queue refused.
+  /// keeps a list of events; so each queue has at most one. A queue that failed is not asked, as
+  /// its connections end without it. False: a queue refused.
   bool arm() noexcept;
   /// Takes the events that arm() may have caused, and clears its requests. False: the channel is
   /// broken, and may stay readable for ever.
@@ -65,7 +72,8 @@ class CompletionQueues {
     uint32_t reserved = 0;
     unsigned events = 0;  ///< taken, not yet acknowledged
     bool asked = false;   ///< for an event, since events were last taken
-    bool failed = false;
+    bool given_up = false;
+    std::atomic<bool> failed = false;
   };
   /// The largest would have at least 2^24 entries, which no device offers.
   static constexpr size_t kMaxGroups = 24;

@@ -9,6 +9,12 @@
 
 namespace erdma::transport::verbs {
 
+/// Ends the connection if its completion queue was given up.
+inline void end_if_blind(Connection& connection, const CompletionQueues& queues) noexcept {
+  if (queues.given_up(connection.share.group)) [[unlikely]]
+    connection.broken(-FI_EIO, "its completion queue is broken");
+}
+
 /// Hands completions to the connections that they belong to.
 class Completions {
  public:
@@ -23,7 +29,7 @@ class Completions {
     std::erase_if(x_kept, [id](const ibv_wc& wc) { return owner(wc) == id; });
   }
 
-  /// Returns the number of completions. `broken` is set if a queue is.
+  /// Returns the number of completions. `broken` is set if a queue was given up.
   int poll(Sink& sink, bool& broken) noexcept {
     int moved = 0;
     if (!x_kept.empty()) [[unlikely]] {
@@ -33,9 +39,11 @@ class Completions {
     }
     ibv_wc completions[kBatch];
     for (uint32_t i = 0, count = x_shared.queues.count(); i < count; ++i) {
+      if (x_shared.queues.given_up(i)) [[unlikely]]
+        continue;
       const int found = ibv_poll_cq(x_shared.queues.at(i), kBatch, completions);
       if (found < 0) [[unlikely]]
-        broken = true;
+        x_shared.queues.give_up(i), broken = true;
       if (found <= 0) continue;
       const int taken = dispatch(completions, found, sink);
       moved += taken;
@@ -88,6 +96,7 @@ inline bool Completions::arm() noexcept {
   ibv_wc completions[kBatch];
   if (!x_shared.queues.arm()) return false;
   for (uint32_t i = 0; i < x_shared.queues.count(); ++i) {
+    if (x_shared.queues.given_up(i)) continue;
     const int count = ibv_poll_cq(x_shared.queues.at(i), kBatch, completions);
     if (count > 0) x_kept.assign(completions, completions + count);
     if (count != 0) return false;

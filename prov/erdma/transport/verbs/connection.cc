@@ -34,21 +34,21 @@ Connection::Connection(Resources& shared, Worklist& worklist, LinkManager& manag
 
 Connection::~Connection() {
   if (leave_open && x_qp.release()) {
-    x_shared.queues.leave_open(x_share);
+    x_shared.queues.leave_open(share);
     x_shared.device.leave_open();
   }
   x_qp.reset();
-  x_shared.queues.release(x_share);
+  x_shared.queues.release(share);
   x_shared.table.release(id);
 }
 
 int Connection::prepare(ibv_qp_init_attr& attr) noexcept {
   constexpr uint32_t kReceiveDepth = PacketReceiver::kReceiveDepth;
-  const int rc = x_shared.queues.reserve(kSendDepth + kReceiveDepth, x_share);
+  const int rc = x_shared.queues.reserve(kSendDepth + kReceiveDepth, share);
   if (rc) return rc;
   if (const int memory = receiver.make()) return memory;
   attr = {};
-  attr.send_cq = attr.recv_cq = x_share.cq;
+  attr.send_cq = attr.recv_cq = share.cq;
   attr.qp_type = IBV_QPT_RC;
   attr.cap.max_send_wr = kSendDepth;
   attr.cap.max_recv_wr = kReceiveDepth;

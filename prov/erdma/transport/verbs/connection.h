@@ -80,6 +80,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   DirectAccess direct;
   PacketTransfers packet_transfers;
   Lifecycle lifecycle;
+  CqShare share;  ///< of its completion queue
 
   // For the transport: when and how the connection ends, and what the watchdog saw.
   uint64_t connection_id = 0;  ///< the connector's id
@@ -107,7 +108,6 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   LinkManager& x_manager;
   VerbsLink* x_link = nullptr;
   bool x_heard = false;
-  CqShare x_share;
   QueuePair x_qp;  ///< last: destroyed before the memory that it writes to
 };
 

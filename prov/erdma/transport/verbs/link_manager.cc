@@ -102,6 +102,7 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
   if (sends) connection_limit.advance(link, LinkState::up);
   connection.go_up(link, mail, smaller(x_connector->name(), link.address()));
   x_completions.put_first(std::exchange(connection.early, {}));
+  end_if_blind(connection, x_shared.queues);
   if (connection_limit.too_many()) connection_limit.retire_one(&connection);
 }
 

@@ -31,7 +31,7 @@ class LinkManager {
     const int moved = x_completions.poll(sink, broken);
     if (broken) [[unlikely]]
       for (Connection* connection : connection_limit.connected())
-        break_connection(*connection, -FI_EIO, "its completion queue is broken");
+        end_if_blind(*connection, x_shared.queues);
     return moved;
   }
   /// Makes sure that everything that send() accepted has arrived at the peers that are alive: a
