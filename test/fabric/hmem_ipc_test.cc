@@ -287,6 +287,26 @@ TEST(memory_that_was_mapped_in_a_former_context_is_mapped_again) {
   ck_assert_uint_eq(opened(), before + 1);
 }
 
+/// The same happens while a message is copied to host memory, which takes several polls. The
+/// address of the mapping is free, or that of other memory.
+TEST(memory_whose_mapping_ends_while_it_is_copied_is_mapped_again, 2) {
+  constexpr size_t kLength = size_t(40) << 20;
+  const std::vector<char> others(_i ? kLength : 1, 'b');
+  Receiver here;
+  here.warm_up();
+  Memory to(false, std::vector<char>(kLength, '-'));
+  here.post(to, kLength, kLength);
+  const unsigned long copies = softcuda_calls("cuMemcpyAsync");
+  here.sender.send(kLength, 'a', true);
+  while (softcuda_calls("cuMemcpyAsync") == copies) here.port->progress();
+  while (cuDevicePrimaryCtxRelease_v2(0) == 0) {
+  }
+  const DeviceMemory other(others);
+  ck_assert_uint_eq(here.port->wait().len, kLength);
+  ck_assert(to.bytes() == message_of(kLength, 'a'));
+  here.finish();
+}
+
 TEST(more_allocations_than_are_kept_open_are_closed_in_turn, 2) {
   with_memory_of(_i);
   Receiver here;

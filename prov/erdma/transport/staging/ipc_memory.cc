@@ -7,6 +7,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "util/log.h"
 
 namespace erdma::transport::staging {
 namespace {
@@ -188,31 +189,25 @@ void IpcMappings::close() noexcept {
 // --- copies -------------------------------------------------------------------------------------
 
 IpcReads::~IpcReads() {
-  for (const Read& read : x_reads) x_cuda->ipc().close(read.handle);
+  for (const Read& read : x_reads) x_cuda->ipc().close(read.source.handle);
 }
 
 int IpcReads::add(const Link& from, const Source& source, const void* near, const iovec* memory,
                   size_t count, size_t length, uint64_t token) noexcept try {
-  x_reads.push_back({&from, source.handle, nullptr, {}, count, length, token});
-  Read& read = x_reads.back();
-  std::copy_n(memory, count, read.memory);
+  x_reads.push_back({&from, source, near, {}, count, length, token});
+  std::copy_n(memory, count, x_reads.back().memory);
   // The allocation is open already: this call counts one more user, and lets one more device read
   // it.
-  util::Result<hmem::IpcMemory> held = x_cuda->ipc().open(source.handle, near);
-  if (held) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-    read.source = reinterpret_cast<const std::byte*>(held->base + source.offset);
-    return 0;
-  }
-  x_reads.pop_back();
-  return held.error();
+  const int rc = x_cuda->ipc().open(source.handle, near).error();
+  if (rc) x_reads.pop_back();
+  return rc;
 } catch (const std::bad_alloc&) {
   return -FI_EAGAIN;
 }
 
 uint64_t IpcReads::finish(std::deque<Read>::iterator read) noexcept {
   const uint64_t token = read->token;
-  x_cuda->ipc().close(read->handle);
+  x_cuda->ipc().close(read->source.handle);
   x_reads.erase(read);
   return token;
 }
@@ -232,14 +227,30 @@ int IpcReads::poll(Sink& sink) noexcept {
   return steps;
 }
 
+/// Opens the memory for each step, because other memory may have the address of a mapping that has
+/// ended.
 int IpcReads::step(Read& read, size_t bytes) noexcept {
+  util::Result<hmem::IpcMemory> open = x_cuda->ipc().open(read.source.handle, read.near);
+  if (!open) {
+    ERDMA_INFO(EP_DATA,
+               "GPU memory of another process was unmapped with its CUDA context during a copy, "
+               "and can't be mapped again\n");
+    return -FI_EIO;
+  }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
+  const auto* const from = reinterpret_cast<const std::byte*>(open->base + read.source.offset);
+  const int rc = copy(read, from + read.done, bytes);
+  x_cuda->ipc().close(read.source.handle);
+  read.done += bytes;
+  return rc;
+}
+
+int IpcReads::copy(const Read& read, const std::byte* from, size_t bytes) noexcept {
   int rc = 0;
   hmem::for_each_part(read.memory, read.count, read.done, bytes,
                       [&](std::byte* part, size_t before, size_t length) {
-                        const std::byte* const from = read.source + read.done + before;
-                        if (!rc) rc = x_cuda->copy(part, from, length);
+                        if (!rc) rc = x_cuda->copy(part, from + before, length);
                       });
-  read.done += bytes;
   return rc;
 }
 

@@ -95,7 +95,8 @@ class IpcMappings {
 
 /// Copies of offered memory under way, in the order in which they began. Only poll() copies, so no
 /// memory is touched after end(). Each copy keeps its allocation open, even if IpcMappings closes
-/// it to open others. Not thread-safe.
+/// it to open others. The mapping may end with its CUDA context meanwhile; then poll() makes
+/// another one. Not thread-safe.
 class IpcReads {
  public:
   explicit IpcReads(hmem::Cuda* cuda) noexcept : x_cuda(cuda) {}
@@ -114,8 +115,8 @@ class IpcReads {
  private:
   struct Read {
     const Link* link;
-    hmem::IpcHandle handle;
-    const std::byte* source;
+    Source source;
+    const void* near;
     iovec memory[kMaxIov];
     size_t count;
     size_t length;
@@ -123,6 +124,7 @@ class IpcReads {
     size_t done = 0;
   };
   int step(Read& read, size_t bytes) noexcept;
+  int copy(const Read& read, const std::byte* from, size_t bytes) noexcept;
   /// Removes the copy from the list, and returns its token.
   uint64_t finish(std::deque<Read>::iterator read) noexcept;
 
