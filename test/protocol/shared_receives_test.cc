@@ -178,6 +178,26 @@ TEST(probes_look_at_all_engines) {
   ck_assert_int_eq(take_one(world.default_sink).error, FI_ENOMSG);
 }
 
+/// A probe looks behind the message that completes the last receive, too.
+TEST(a_probe_finds_what_a_poll_may_leave_in_its_ring) {
+  World world;
+  const auto message = pattern(5000), behind = pattern(8);
+  std::vector<char> got(message.size());
+  world.a.transport.behaviour.leaves = true;
+  world.c.transport.behaviour.fragmented = message.size();
+  must(world.post({got.data(), got.size()}, 7, &g_contexts[0]));
+  must(world.c.send(0, message.data(), message.size(), 7));
+  must(world.c.send(0, behind.data(), behind.size(), 8));
+  must(world.probe(Probe::peek, 8, &g_contexts[1]));
+  ck_assert(world.default_sink.entries.empty());
+  ck_assert_ptr_eq(world.a.received.take().context, &g_contexts[0]);
+  ck_assert_uint_eq(take_one(world.a.received).length, behind.size());
+  ck_assert(got == message);
+  must(world.probe(Probe::peek_discard, 8, &g_contexts[1]));
+  (void)world.a.received.take();
+  world.end_work();
+}
+
 TEST(a_receive_is_cancelled_without_an_engine) {
   World world;
   char bytes[8];

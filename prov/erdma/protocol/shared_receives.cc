@@ -61,7 +61,7 @@ int SharedReceives::probe(const ReceiveArgs& args, Probe kind) noexcept {
   if (is_claim(kind)) return x_queues.probe(args, kind, nullptr);
   const Peer* source = nullptr;
   if (const int bad = source_at(args.source, source)) return bad;
-  for (Engine* engine : x_engines) engine->progress();
+  for (Engine* engine : x_engines) engine->progress(true);
   return x_queues.probe(args, kind, source);
 }
 
