@@ -276,6 +276,35 @@ TEST(a_hot_ring_that_cannot_be_mapped_costs_no_link) {
   ck_assert_uint_gt(side.sink->packets.size(), 1000);
 }
 
+/// Sends until a hot ring is lost for want of something, and then until there is one.
+template <typename Lack>
+int send_until_hot(Pair& own, Lack lack, const char* complaint) {
+  constexpr int kEnough = 100'000;
+  transport::Link& link = own.a_to_b();
+  const auto send_one = [&] {
+    const bool sent = link.send(numbered(1), nullptr, 0, 0, SendHint::none) == 0;
+    own.poll();
+    return sent;
+  };
+  if (own.send(link, 1, nullptr, 0)) return 2;
+  {
+    const auto lacking = lack();
+    while (!told(complaint) && own.a.sink->downs.empty()) send_one();
+  }
+  for (int sent = 0; sent < kEnough && own.a.sink->downs.empty(); sent += send_one())
+    if (link.limits().eager > transport::shm::kSlotPayload) return 0;
+  return own.a.sink->downs.empty() ? 3 : 4;
+}
+
+TEST(a_peer_that_could_not_map_its_hot_ring_gets_another) {
+  Side side;
+  const auto send = [](Pair& own) {
+    return send_until_hot(
+        own, [] { return LittleSpace(kForPackets); }, kUnmapped);
+  };
+  beside(side, send, [&] { side.poll(); });
+}
+
 TEST(memory_for_large_transfers_that_cannot_be_mapped_ends_the_link_for_that_reason) {
   Side side;
   const auto offer = [](Pair& own) {
@@ -355,6 +384,31 @@ TEST(a_peer_that_dies_before_its_ring_is_mapped_has_not_closed_in_order) {
   }
   ck_assert(own.poll_until([&] { return !own.a.sink->downs.empty(); }));
   ck_assert_int_eq(own.a.sink->downs[0].status, -FI_ECONNREFUSED);
+}
+
+TEST_CASE(.name = "few_descriptors");
+
+/// Leaves this process no free descriptor.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &x_usual);
+    const rlimit tight{3, x_usual.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &tight);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &x_usual); }
+
+ private:
+  rlimit x_usual{};
+};
+
+TEST(a_peer_that_could_not_receive_its_hot_ring_gets_another) {
+  Side side;
+  const auto send = [](Pair& own) {
+    return send_until_hot(
+        own, [] { return NoDescriptors(); }, "too many open files");
+  };
+  beside(side, send, [&] { side.poll(); });
 }
 
 }  // namespace

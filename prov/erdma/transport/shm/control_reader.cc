@@ -48,6 +48,12 @@ void ControlReader::on_readable(Connection& connection) {
     const bool file_lost =
         received.fds_lost && whole && control.type == ControlType::file && !connection.outbound;
     if (file_lost) report_lost_file(connection);
+    const bool ring_lost =
+        received.fds_lost && whole && control.type == ControlType::hot_ring && connection.outbound;
+    if (ring_lost) {
+      report_lost_ring(connection);
+      continue;
+    }
     if (received.fds_lost && !file_lost) {
       ERDMA_NOTICE(
           descriptors, EP_CTRL,
@@ -74,6 +80,15 @@ void ControlReader::report_lost_file(const Connection& connection) noexcept {
                connection.process->name.to_string().c_str());
 }
 
+/// The cold ring stays in use.
+void ControlReader::report_lost_ring(const Connection& connection) noexcept {
+  ERDMA_NOTICE(descriptors, EP_CTRL,
+               "cannot take the ring that %s grants for many messages: too many open files; raise "
+               "RLIMIT_NOFILE (ulimit -n); its small ring stays in use",
+               connection.process->name.to_string().c_str());
+  (void)send_control(connection.socket, ControlType::no_hot_ring);
+}
+
 bool ControlReader::handle(Connection& connection, const Control& control, util::Fd fd) {
   switch (control.type) {
     case ControlType::admit:
@@ -98,11 +113,15 @@ bool ControlReader::handle(Connection& connection, const Control& control, util:
 
 /// Passes a message to the polling thread. False = no honest peer sends it here.
 bool ControlReader::handle_mail(Connection& connection, const Control& control, util::Fd fd) {
-  const bool by_sender = control.type == ControlType::promote || control.type == ControlType::file;
+  const bool by_sender = control.type == ControlType::promote ||
+                         control.type == ControlType::file ||
+                         control.type == ControlType::no_hot_ring;
   if (by_sender == connection.outbound) return false;
   Mail mail{Mail::Type::promote, connection.shared_from_this()};
   if (control.type == ControlType::demote) {
     mail.type = Mail::Type::demote;
+  } else if (control.type == ControlType::no_hot_ring) {
+    mail.type = Mail::Type::no_hot_ring;
   } else if (control.type == ControlType::file) {
     mail.type = Mail::Type::file;
     mail.number = uint32_t(control.value);
@@ -112,8 +131,11 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
     auto segment = Memfd::adopt(std::move(fd), hot ? kHotSegmentBytes : kBulkBytes);
     if (segment.error() == -FI_EINVAL) return false;
     if (!segment) {
-      // Without memory for a hot ring the cold one stays in use, as if the offer had been lost.
-      if (!hot) lose(connection, segment.error());
+      // Without memory for a hot ring the cold one stays in use.
+      if (hot)
+        (void)send_control(connection.socket, ControlType::no_hot_ring);
+      else
+        lose(connection, segment.error());
       return true;
     }
     segment->close_fd();

@@ -27,6 +27,7 @@ class ControlReader {
   bool handle(Connection& connection, const Control& control, util::Fd fd);
   bool handle_mail(Connection& connection, const Control& control, util::Fd fd);
   void report_lost_file(const Connection& connection) noexcept;
+  void report_lost_ring(const Connection& connection) noexcept;
   void on_hang_up(Connection& connection);
 
   Connections& x_connections;

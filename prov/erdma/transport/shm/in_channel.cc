@@ -139,6 +139,7 @@ InChannel::Next InChannel::switch_ring() noexcept {
     publish(left);
     if (!granted()) return Next::broken;
     x_current = &x_hot->ring;
+    x_pause = kAskAgainAfter;
     x_last_active = x_context.channels.count_entries(1);
     x_context.channels.watch(*this);
     // The sender ignores a request that comes before it has begun to use the ring.
@@ -173,6 +174,8 @@ bool InChannel::should_promote(int count) noexcept {
 }
 
 void InChannel::put_off_promotion() noexcept {
+  x_demoting = false;
+  x_hot.reset();
   x_pause = std::min(x_pause * 8, kLongestPause);
   x_until_promotion = x_pause;
 }
@@ -188,7 +191,6 @@ int InChannel::grant_hot() noexcept {
   hot->segment = std::move(*segment);
   hot->ring = RingReceiver(RingMemory::hot(hot->segment.as<HotSegment>()), 0);
   x_hot = std::move(hot);
-  x_pause = kAskAgainAfter;
   return 0;
 }
 

@@ -47,7 +47,8 @@ class InChannel final : public util::ListHook<BulkInTag> {
   int grant_hot() noexcept;
   /// `count` entries came through the cold ring. True: often enough that a hot ring pays.
   bool should_promote(int count) noexcept;
-  /// There is no memory for a hot ring: ask again later, after a longer pause each time.
+  /// Here or at the sender there is no memory for a hot ring: ask again later, after a longer pause
+  /// each time. Drops the ring, if there is one.
   void put_off_promotion() noexcept;
   void ask_to_demote() noexcept;
   bool granted() const noexcept { return bool(x_hot); }

@@ -144,6 +144,14 @@ void InChannels::grant(InChannel& channel) noexcept {
   ++x_granted;
 }
 
+/// No honest sender refuses a ring that it uses.
+void InChannels::take_back(InChannel& channel) noexcept {
+  if (!channel.granted() || channel.hot()) return;
+  std::erase(x_unbegun, &channel);
+  channel.put_off_promotion();
+  give_back(channel);
+}
+
 void InChannels::give_back(const InChannel& from) noexcept {
   if (std::erase(x_unused, &from)) return;
   --x_granted;

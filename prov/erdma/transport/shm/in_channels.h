@@ -47,6 +47,8 @@ class InChannels {
   /// The channel sends a lot and wants a hot ring. It gets one now, or once the idlest channel has
   /// given its own back, or never.
   void promote(InChannel& channel) noexcept;
+  /// The sender cannot take the hot ring that the channel has granted.
+  void take_back(InChannel& channel) noexcept;
   /// The channel's hot ring is no longer in use.
   void give_back(const InChannel& from) noexcept;
   /// Called by drain(): the sink is served (Sink::take_served()), so the other hot rings have their

@@ -140,6 +140,8 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
     x_direct.learn(mail);
   } else if (mail.type == Type::promote && is_in) {
     x_context.channels.promote(*x_in);
+  } else if (mail.type == Type::no_hot_ring && is_in) {
+    x_context.channels.take_back(*x_in);
   } else if (mail.type == Type::hot_ring && is_out) {
     if (!x_out.offer_hot(std::move(mail.segment))) x_context.attend(x_context.switching, *this);
   } else if (mail.type == Type::demote && is_out) {

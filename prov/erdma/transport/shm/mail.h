@@ -13,16 +13,17 @@ namespace erdma::transport::shm {
 /// A message from the connector's thread to the polling thread.
 struct Mail {
   enum class Type : uint8_t {
-    in_up,       ///< connection, cma
-    out_up,      ///< connection, cma, segment = the peer's cold chunk, ring
-    out_failed,  ///< request, status
-    lost,        ///< connection, status
-    promote,     ///< connection
-    hot_ring,    ///< connection, segment
-    demote,      ///< connection
-    bulk,        ///< connection, segment
-    verdict,     ///< connection, cma, cma_final
-    file,        ///< connection, number, file; no file: it could not be received
+    in_up,        ///< connection, cma
+    out_up,       ///< connection, cma, segment = the peer's cold chunk, ring
+    out_failed,   ///< request, status
+    lost,         ///< connection, status
+    promote,      ///< connection
+    hot_ring,     ///< connection, segment
+    demote,       ///< connection
+    bulk,         ///< connection, segment
+    verdict,      ///< connection, cma, cma_final
+    file,         ///< connection, number, file; no file: it could not be received
+    no_hot_ring,  ///< connection
   };
   Type type;
   std::shared_ptr<Connection> connection = nullptr;

@@ -60,7 +60,10 @@ void OutChannel::ask_for_hot() noexcept {
 bool OutChannel::offer_hot(Memfd segment) noexcept {
   if (x_hot) return true;
   x_hot.reset(new (std::nothrow) Hot);
-  if (!x_hot) return true;  // as if the offer had been lost
+  if (!x_hot) {
+    (void)send_control(x_connection->socket, ControlType::no_hot_ring);
+    return true;
+  }
   ++x_hot_count;
   x_hot->segment = std::move(segment);
   x_hot->ring = RingSender(RingMemory::hot(x_hot->segment.as<HotSegment>()), 0, &x_hot->copy,
