@@ -177,7 +177,8 @@ TEST(each_fence_of_a_withdrawal_is_needed) {
 
 // ---- sleeping -----------------------------------------------------------------------------------
 
-template <typename Waker, typename Sleeper>
+/// `Many`: there may be other wakers.
+template <typename Waker, typename Sleeper, bool Many = false>
 struct Sleep {
   static constexpr size_t kThreads = 2;
   Atomic<uint32_t> waiting;
@@ -187,7 +188,10 @@ struct Sleep {
   void thread(size_t index) {
     if (index == 0) {
       published.store(1, std::memory_order_release);
-      woken = take_sleeper<Waker>(waiting);
+      if (Many)
+        wake_sleeper<Waker>(waiting, [this] { woken = true; });
+      else
+        woken = take_sleeper<Waker>(waiting);
     } else {
       waiting.store(1, std::memory_order_relaxed);
       Sleeper::fence(std::memory_order_seq_cst);
@@ -201,6 +205,8 @@ TEST(nobody_sleeps_on_what_was_published) {
   ck_assert_uint_eq((Model::wrong_runs<Sleep<Order, Order>>()), 0);
   ck_assert_uint_gt((Model::wrong_runs<Sleep<NoOrder, Order>>()), 0);
   ck_assert_uint_gt((Model::wrong_runs<Sleep<Order, NoOrder>>()), 0);
+  ck_assert_uint_eq((Model::wrong_runs<Sleep<Order, Order, true>>()), 0);
+  ck_assert_uint_gt((Model::wrong_runs<Sleep<NoOrder, Order, true>>()), 0);
 }
 
 /// Two threads publish and one sleeps. One of the two wakes it.
@@ -217,6 +223,34 @@ struct TwoWakers {
 
 TEST(a_sleeper_is_woken_by_one_alone) {
   ck_assert_uint_eq(Model::wrong_runs<TwoWakers>(), 0);
+}
+
+/// A sleep ends, and another begins. Thread 0 rings for the first sleep, perhaps late. Thread 1
+/// publishes what thread 2 looks for. The bell is emptied between the sleeps. `Second`: the number
+/// of the second sleep.
+template <uint32_t Second>
+struct TwoSleeps {
+  static constexpr size_t kThreads = 3;
+  Atomic<uint32_t> armed{1};
+  Atomic<int> published;
+  bool rung = false, asleep = false;
+
+  void thread(size_t index) {
+    if (index < 2) {
+      if (index == 1) published.store(1, std::memory_order_release);
+      return wake_sleeper<Order>(armed, [this] { rung = true; });
+    }
+    armed.store(Second, std::memory_order_relaxed);
+    rung = false;
+    Order::fence(std::memory_order_seq_cst);
+    asleep = published.load(std::memory_order_acquire) == 0;
+  }
+  bool wrong() const { return asleep && !rung; }
+};
+
+TEST(a_late_waker_ends_no_later_sleep) {
+  ck_assert_uint_eq(Model::wrong_runs<TwoSleeps<2>>(), 0);
+  ck_assert_uint_gt(Model::wrong_runs<TwoSleeps<1>>(), 0);
 }
 
 // ---- a shared region

@@ -1,25 +1,32 @@
 #include <dlfcn.h>
 #include <linux/membarrier.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <functional>
+#include <thread>
 
 #include <rdma/fi_errno.h>
 
 #include "libcheck.h"
 #include "transport/impostor.h"
 
-/// Stops an endpoint that is about to sleep at its barrier on all processors, and lets the peer act
-/// meanwhile.
+/// Stops an endpoint that is about to sleep at its barrier on all processors, or a peer that is
+/// about to wake it, and lets others act meanwhile.
 namespace erdma::test {
 namespace {
 
 std::function<void()> g_at_barrier;
 unsigned g_barriers = 0;
 unsigned g_slow_barriers = 0;  ///< barriers on all processors of the host
+
+/// A thread that is stopped when it is about to ring the bell of a peer.
+thread_local bool t_stops_at_bell = false;
+std::atomic<bool> g_stopped = false, g_continues = false;
 
 unsigned slow_barriers_of_first_sleep(Side& side) {
   g_slow_barriers = 0;
@@ -67,9 +74,49 @@ TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
   ck_assert_int_eq(link.send(numbered(1), &nothing, 1, 0, transport::SendHint::none), 0);
 }
 
+/// A process may be stopped at any instruction. Others wake the receiver for what they send
+/// meanwhile.
+TEST(a_sender_that_is_stopped_before_it_rings_keeps_nobody_asleep) {
+  Met pair;
+  Side third;
+  ck_assert(open_side(third));
+  transport::Link& link = **third.transport->link_to(pair.a.name);
+  const iovec nothing{nullptr, 0};
+  const auto send_third = [&] {
+    third.poll();
+    return link.send(numbered(3), &nothing, 1, 0, transport::SendHint::none) == 0;
+  };
+  ck_assert(pair.poll_until(send_third));
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 2; }));
+  ck_assert(pair.poll_until([&] { return pair.a.transport->arm(); }));
+  std::thread stopped([&] {
+    t_stops_at_bell = true;
+    (void)pair.b_to_a().send(numbered(2), &nothing, 1, 0, transport::SendHint::none);
+  });
+  g_stopped.wait(false);
+  ck_assert(send_third());
+  pollfd bell{pair.a.transport->wait_fd(), POLLIN, 0};
+  const bool woken = poll(&bell, 1, 10'000) == 1;
+  g_continues = true;
+  g_continues.notify_all();
+  stopped.join();
+  ck_assert(woken);
+  pair.a.transport->disarm();
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 4; }));
+}
+
 }  // namespace
 
 }  // namespace erdma::test
+
+extern "C" ssize_t send(int fd, const void* bytes, size_t length, int flags) {
+  if (erdma::test::t_stops_at_bell) {
+    erdma::test::g_stopped = true;
+    erdma::test::g_stopped.notify_all();
+    erdma::test::g_continues.wait(false);
+  }
+  return sendto(fd, bytes, length, flags, nullptr, 0);
+}
 
 /// A fake membarrier() that any kernel has. The test acts in one thread and needs no real barrier.
 /// The function reads six arguments, though callers pass fewer; AddressSanitizer would object.

@@ -58,7 +58,9 @@ bool InChannels::anything_to_do() const noexcept {
 }
 
 void InChannels::set_armed(bool on) noexcept {
-  for (Chunk& chunk : x_chunks) chunk.shared->wake.armed.store(on, std::memory_order_relaxed);
+  if (on && ++x_sleeps == 0) ++x_sleeps;
+  const uint32_t word = on ? x_sleeps : 0;
+  for (Chunk& chunk : x_chunks) chunk.shared->wake.armed.store(word, std::memory_order_relaxed);
 }
 
 void InChannels::show_core(uint64_t sign) noexcept {

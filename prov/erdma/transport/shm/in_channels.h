@@ -74,6 +74,7 @@ class InChannels {
   bool x_leave_rest = false;
   std::vector<Chunk> x_chunks;
   uint64_t x_entries = 0;
+  uint32_t x_sleeps = 0;  ///< number of the last sleep; 0 = there was none
   const unsigned x_most_hot;
   unsigned x_granted = 0;  ///< hot rings, without those of x_unused
   std::vector<InChannel*> x_waiting;

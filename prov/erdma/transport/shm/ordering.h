@@ -70,4 +70,16 @@ bool take_sleeper(Word& waiting) noexcept {
   return waiting.load(std::memory_order_relaxed) && exchange_acq_rel(waiting, 0u);
 }
 
+/// The same where several processes may wake one sleeper. Each that sees the sleeper rings until
+/// one of them has rung, because any of them may be stopped before it rings. `armed`: 0, or the
+/// number of the sleep: a process that clears the word late must not clear that of a later sleep.
+template <typename Order = HardwareOrder, typename Word, typename Ring>
+void wake_sleeper(Word& armed, Ring&& ring) noexcept {
+  Order::fence(std::memory_order_seq_cst);
+  auto sleep = armed.load(std::memory_order_relaxed);
+  if (sleep == 0) return;
+  ring();
+  (void)compare_exchange_acq_rel(armed, sleep, 0u);
+}
+
 }  // namespace erdma::transport::shm

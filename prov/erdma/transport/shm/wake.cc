@@ -24,7 +24,7 @@ bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept {
 }
 
 void wake_slow(WakeWords& words, const Waker& waker, SendHint hint) noexcept {
-  if (hint != SendHint::unfinished && take_sleeper(words.armed)) waker.ring();
+  if (hint != SendHint::unfinished) wake_sleeper(words.armed, [&] { waker.ring(); });
 }
 
 }  // namespace erdma::transport::shm
