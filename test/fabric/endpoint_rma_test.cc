@@ -41,6 +41,39 @@ size_t bytes_of(fi_datatype type) {
 
 SET_UPS("one-sided", with_cma, with_measured_paths, without_cma);
 
+/// fi_mr(3): the calls for raw keys serve every region, although FI_MR_RAW is not set.
+TEST(a_raw_key_opens_the_region_to_its_peer) {
+  OneSidedPorts ports(false);
+  uint64_t base = 0, key = 0;
+  uint8_t raw[9];
+  size_t length = 7;
+  int context;
+  ck_assert_int_eq(fi_mr_raw_attr(ports.region.mr, &base, raw, &length, 0), -FI_ETOOSMALL);
+  ck_assert_uint_eq(length, ports.root.info->domain_attr->mr_key_size);
+  length = sizeof(raw);
+  ck_assert_int_eq(fi_mr_raw_attr(ports.region.mr, &base, raw, &length, 0), 0);
+  ck_assert_uint_eq(length, ports.root.info->domain_attr->mr_key_size);
+  ck_assert_uint_eq(base, ports.at(0));
+  ck_assert_int_eq(fi_mr_map_raw(ports.root.domain, base, raw, length, &key, 0), 0);
+  const char bytes[] = "raw";
+  post(ports, [&] {
+    return fi_write(ports.a.ep, bytes, 3, nullptr, ports.address, base + 8, key, &context);
+  });
+  ports.expect(FI_RMA | FI_WRITE, &context);
+  ck_assert_mem_eq(ports.memory.data() + 8, bytes, 3);
+  ck_assert_int_eq(fi_mr_unmap_key(ports.root.domain, key), 0);
+
+  ck_assert_int_eq(fi_mr_raw_attr(ports.region.mr, &base, raw, nullptr, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_mr_raw_attr(ports.region.mr, &base, nullptr, &length, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_mr_raw_attr(ports.region.mr, nullptr, raw, &length, 0), 0);
+  ck_assert_int_eq(fi_mr_raw_attr(ports.region.mr, &base, raw, &length, 1), -FI_EBADFLAGS);
+  for (const size_t wrong : {size_t{0}, length - 1, length + 1})
+    ck_assert_int_eq(fi_mr_map_raw(ports.root.domain, base, raw, wrong, &key, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_mr_map_raw(ports.root.domain, base, nullptr, length, &key, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_mr_map_raw(ports.root.domain, base, raw, length, nullptr, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_mr_map_raw(ports.root.domain, base, raw, length, &key, 1), -FI_EBADFLAGS);
+}
+
 /// fi_query_atomic reports for a domain what fi_*atomicvalid reports for its endpoints.
 TEST(domain_and_endpoint_agree_on_what_is_atomic) {
   OneSidedPorts ports(false);

@@ -139,13 +139,8 @@ TEST(commands_and_operations_that_no_object_has_are_enosys) {
     ck_assert_int_eq(fi_open_ops(object, "no such operations", 0, &ops, nullptr), -FI_ENOSYS);
     ck_assert_int_eq(fi_set_ops(object, "no such operations", 0, &ops, nullptr), -FI_ENOSYS);
   }
-  uint64_t base = 0, key = 0;
   uint8_t raw[8];
-  size_t length = sizeof(raw);
   const iovec iov{raw, sizeof(raw)};
-  ck_assert_int_eq(fi_mr_raw_attr(all.mr, &base, raw, &length, 0), -FI_ENOSYS);
-  ck_assert_int_eq(fi_mr_map_raw(root.domain, 0, raw, sizeof(raw), &key, 0), -FI_ENOSYS);
-  ck_assert_int_eq(fi_mr_unmap_key(root.domain, 1), -FI_ENOSYS);
   ck_assert_int_eq(fi_mr_refresh(all.mr, &iov, 1, 0), -FI_ENOSYS);
   fid_av_set* set = nullptr;
   fi_av_set_attr set_attr{};

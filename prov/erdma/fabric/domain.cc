@@ -157,6 +157,10 @@ int Domain::control(int command, void* argument) {
     }
     case FI_FLUSH_WORK:
       return flush_work(*this, argument);
+    case FI_MAP_RAW_MR:
+      return map_raw_key(static_cast<const struct fi_mr_map_raw*>(argument));
+    case FI_UNMAP_KEY:
+      return argument ? 0 : -FI_EINVAL;  // nothing was allocated
     default:
       return -FI_ENOSYS;
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include <rdma/fi_endpoint.h>
@@ -72,8 +73,29 @@ MemoryRegion::MemoryRegion(MemoryRegions& owner, Children* siblings, const fi_mr
 
 /// FI_ENABLE succeeds without doing anything, for applications that enable regions as other
 /// providers need it.
-int MemoryRegion::control(int command, void*) noexcept {
-  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
+int MemoryRegion::control(int command, void* argument) noexcept {
+  if (command == FI_ENABLE) return 0;
+  return command == FI_GET_RAW_MR ? raw_attr(static_cast<struct fi_mr_raw_attr*>(argument))
+                                  : -FI_ENOSYS;
+}
+
+/// fi_mr_raw_attr(3): the raw key is the key itself.
+int MemoryRegion::raw_attr(struct fi_mr_raw_attr* attr) const noexcept {
+  if (!attr || !attr->key_size) return -FI_EINVAL;
+  if (attr->flags) return -FI_EBADFLAGS;
+  const size_t room = std::exchange(*attr->key_size, sizeof(fid_mr::key));
+  if (room < sizeof(fid_mr::key)) return -FI_ETOOSMALL;
+  if (!attr->raw_key) return -FI_EINVAL;
+  std::memcpy(attr->raw_key, &this->fid_mr::key, sizeof(fid_mr::key));
+  if (attr->base_addr) *attr->base_addr = reinterpret_cast<uintptr_t>(iov[0].iov_base);
+  return 0;
+}
+
+int map_raw_key(const struct fi_mr_map_raw* map) noexcept {
+  if (!map || !map->raw_key || !map->key || map->key_size != sizeof(*map->key)) return -FI_EINVAL;
+  if (map->flags) return -FI_EBADFLAGS;
+  std::memcpy(map->key, map->raw_key, sizeof(*map->key));
+  return 0;
 }
 
 int MemoryRegion::close() noexcept {

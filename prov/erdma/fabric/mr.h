@@ -62,6 +62,8 @@ class MemoryRegion final : public FidObject<MemoryRegion, fid_mr>, public protoc
   void keep(transport::DeviceMemoryKeeper& keeper, const transport::Dmabuf* file);
 
  private:
+  int raw_attr(struct fi_mr_raw_attr* attr) const noexcept;
+
   MemoryRegions& x_owner;
   Counter* x_reads = nullptr;
   Counter* x_writes = nullptr;
@@ -153,6 +155,9 @@ class MemoryRegions final : public protocol::Regions {
   std::array<uint64_t, 32> x_random{};
   size_t x_random_left = 0;
 };
+
+/// fi_mr_map_raw(3): turns a raw key of a peer into the key for operations.
+int map_raw_key(const struct fi_mr_map_raw* map) noexcept;
 
 /// For fid_domain::mr.
 extern fi_ops_mr g_mr_ops;
