@@ -207,6 +207,29 @@ TEST(a_name_is_taken_only_before_it_is_used) {
   ck_assert_int_gt(fi_rx_size_left(port.ep), 0);
 }
 
+/// fi_cm(3): an address may be assigned by the info or by fi_setname, and has a name from then on.
+TEST(an_assigned_name_is_known_before_fi_enable) {
+  Root root;
+  fid_ep* ep = nullptr;
+  sockaddr_in wanted{}, name{};
+  std::memcpy(&wanted, root.info->src_addr, sizeof(wanted));
+  wanted.sin_port = htons(47123);
+  size_t length = sizeof(name);
+  ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_setname(&ep->fid, &wanted, sizeof(wanted)), 0);
+  ck_assert_int_eq(fi_getname(&ep->fid, &name, &length), 0);
+  ck_assert_uint_eq(length, sizeof(wanted));
+  ck_assert_mem_eq(&name, &wanted, sizeof(wanted));
+  length = 3;
+  ck_assert_int_eq(fi_getname(&ep->fid, &name, &length), -FI_ETOOSMALL);
+  ck_assert_uint_eq(length, sizeof(wanted));
+  // Without a port no address is assigned.
+  wanted.sin_port = 0;
+  ck_assert_int_eq(fi_setname(&ep->fid, &wanted, sizeof(wanted)), 0);
+  ck_assert_int_eq(fi_getname(&ep->fid, &name, &length), -FI_EOPBADSTATE);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+}
+
 // --- domains and works ---------------------------------------------------------------------------
 
 TEST(a_domain_refuses_what_it_cannot_make) {

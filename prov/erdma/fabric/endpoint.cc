@@ -267,8 +267,9 @@ void Endpoint::report_end(Detached& rest) noexcept {
 // --- name, cancel -------------------------------------------------------------------------------
 
 int Endpoint::get_name(void* address, size_t* length) noexcept {
-  if (!x_driver.engine()) return -FI_EOPBADSTATE;
-  const util::SocketAddress& name = x_driver.transports().name;
+  const bool enabled = x_driver.engine();
+  if (!enabled && !x_name.port()) return -FI_EOPBADSTATE;
+  const util::SocketAddress& name = enabled ? x_driver.transports().name : x_name;
   const size_t room = *length;
   *length = name.size();
   if (address) std::memcpy(address, name.data(), std::min(room, name.size()));
