@@ -230,6 +230,27 @@ TEST(an_assigned_name_is_known_before_fi_enable) {
   ck_assert_int_eq(fi_close(&ep->fid), 0);
 }
 
+/// Each lower bound must hold: while it is not 0, the next send finds room.
+TEST(the_room_for_sends_is_what_those_in_flight_leave) {
+  setenv("FI_ERDMA_TX_SIZE", "16", 1);
+  Root root;
+  Port from(root), to(root);
+  const fi_addr_t address = from.insert(to);
+  const std::vector<char> bytes(1 << 20);
+  std::vector<char> received(bytes.size());
+  for (ssize_t left = 16; left > 0; --left) {
+    ck_assert_int_eq(fi_tx_size_left(from.ep), left);
+    ck_assert_int_eq(fi_send(from.ep, bytes.data(), bytes.size(), nullptr, address, nullptr), 0);
+  }
+  ck_assert_int_eq(fi_send(from.ep, bytes.data(), bytes.size(), nullptr, address, nullptr),
+                   -FI_EAGAIN);
+  ck_assert_int_eq(fi_tx_size_left(from.ep), 0);
+  ck_assert_int_eq(
+      fi_recv(to.ep, received.data(), received.size(), nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  from.wait(&to);
+  ck_assert_int_eq(fi_tx_size_left(from.ep), 1);
+}
+
 // --- domains and works ---------------------------------------------------------------------------
 
 TEST(a_domain_refuses_what_it_cannot_make) {

@@ -46,11 +46,14 @@ int setopt(fid_t fid, int level, int name, const void* value, size_t length) noe
   return abi_call([&] { return options(doer(T::from(fid))).set_option(name, value, length); });
 }
 
+/// The number of posted receives is not limited.
 template <typename T, bool kTransmit>
 ssize_t size_left(fid_ep* fid) noexcept {
   Endpoint& ep = doer(T::from(fid));
   if (!ep.driver().engine()) return -FI_EOPBADSTATE;
-  return kTransmit ? ep.domain().settings().tx_size : ep.domain().settings().rx_size;
+  return ep.driver().post([&](const protocol::Engine& engine) {
+    return int(kTransmit ? engine.room_for_sends() : ep.domain().settings().rx_size);
+  });
 }
 
 template <typename T>

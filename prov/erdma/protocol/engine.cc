@@ -115,7 +115,7 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
 }
 
 int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
-  return with_room(*this, [&] { return !sends_full() && x_messages.send(args, peer, sink); });
+  return with_room(*this, [&] { return room_for_sends() && x_messages.send(args, peer, sink); });
 }
 
 int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
@@ -134,7 +134,7 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
   if (!fits) return -FI_EMSGSIZE;
   const bool counts = args.op != wire::Op::read || !peer->itself;
   return with_room(*this,
-                   [&] { return !(counts && sends_full()) && x_rma.post(args, *peer, sink); });
+                   [&] { return (!counts || room_for_sends()) && x_rma.post(args, *peer, sink); });
 }
 
 int Engine::post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept {

@@ -141,6 +141,12 @@ class Engine final : public transport::Sink, PeerLoss {
   /// whose peers have not looked at them. Returns their number.
   int execute_all_retractable() noexcept { return x_rma.retractables().execute_all_retractable(); }
 
+  /// The number of sends and one-sided operations that fit until one completes.
+  size_t room_for_sends() const noexcept {
+    const size_t in_use = x_sends.in_use() + x_fast_rma.in_use();
+    return in_use < x_config.send_limit ? x_config.send_limit - in_use : 0;
+  }
+
   Peers& peers() noexcept { return x_peers; }
   void set_min_multi_recv(size_t bytes) noexcept { x_receives.own().min_multi_recv = bytes; }
 
@@ -157,9 +163,6 @@ class Engine final : public transport::Sink, PeerLoss {
 
   int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
   int post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
-  bool sends_full() const noexcept {
-    return x_sends.in_use() + x_fast_rma.in_use() >= x_config.send_limit;
-  }
   int retry_pending(Peer& peer) noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;
@@ -210,7 +213,7 @@ inline int Engine::post_receive(const ReceiveArgs& args) noexcept {
 
 inline bool Engine::post_access(const AccessArgs& args) noexcept {
   Peer* const peer = x_peers.known(args.destination);
-  if (!peer || sends_full() || x_sends_since_progress + 1 >= kSendsPerProgress) [[unlikely]]
+  if (!peer || !room_for_sends() || x_sends_since_progress + 1 >= kSendsPerProgress) [[unlikely]]
     return false;
   if (!x_fast_rma.post(*peer, args)) [[unlikely]]
     return false;
