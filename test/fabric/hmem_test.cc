@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_rma.h>
 
@@ -130,12 +132,57 @@ TEST(endpoint_makes_no_promise_about_cuda_that_it_can_not_keep) {
                    0);
 }
 
+/// An endpoint says the same before and after fi_enable.
 TEST(atomic_operations_are_refused) {
   HmemPorts ports;
-  size_t count = 0;
-  ck_assert_int_eq(fi_atomicvalid(ports.a.ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+  fid_ep* ep = nullptr;
+  fid_ep* alias = nullptr;
+  ck_assert_int_eq(fi_endpoint(ports.root.domain, ports.root.info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_ep_alias(ep, &alias, 0), 0);
+  for (fid_ep* each : {ports.a.ep, ep, alias}) {
+    size_t count = 0;
+    ck_assert_int_eq(fi_atomicvalid(each, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    ck_assert_int_eq(fi_fetch_atomicvalid(each, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    ck_assert_int_eq(fi_compare_atomicvalid(each, FI_UINT64, FI_CSWAP, &count), -FI_ENOSYS);
+  }
+  ck_assert_int_eq(fi_close(&alias->fid), 0);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+}
+
+/// fi_atomic(3): the domain reports what suitably configured endpoints can do. On a domain with
+/// FI_HMEM these are the endpoints without.
+TEST(a_domain_has_the_atomic_operations_of_its_endpoints_without_device_memory) {
+  Ask ask = hmem_ask();
+  ask.caps |= FI_RMA;
+  ask.mr_mode |= FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  Root root(ask);
   fi_atomic_attr attr{};
-  ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_UINT64, FI_SUM, &attr, 0), -FI_ENOSYS);
+  ck_assert_int_eq(fi_query_atomic(root.domain, FI_UINT64, FI_SUM, &attr, FI_FETCH_ATOMIC), 0);
+  ck_assert_uint_eq(attr.size, 8);
+  fi_info* const with = std::exchange(root.info, fi_dupinfo(root.info));
+  root.info->caps = (root.info->caps & ~FI_HMEM) | FI_ATOMIC;
+  root.info->tx_attr->caps = root.info->rx_attr->caps = 0;
+  {
+    Port port(root);
+    const fi_addr_t address = port.insert(port);
+    uint64_t cell = 40, operand = 2, result = 0;
+    fid_mr* mr = nullptr;
+    size_t count = 0;
+    ck_assert_int_eq(fi_fetch_atomicvalid(port.ep, FI_UINT64, FI_SUM, &count), 0);
+    ck_assert_uint_eq(attr.count, count);
+    ck_assert_int_eq(
+        fi_mr_reg(root.domain, &cell, 8, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, nullptr),
+        0);
+    ck_assert_int_eq(fi_fetch_atomic(port.ep, &operand, 1, nullptr, &result, nullptr, address,
+                                     reinterpret_cast<uintptr_t>(&cell), fi_mr_key(mr), FI_UINT64,
+                                     FI_SUM, nullptr),
+                     0);
+    port.wait();
+    ck_assert_uint_eq(result, 40);
+    ck_assert_uint_eq(cell, 42);
+    ck_assert_int_eq(fi_close(&mr->fid), 0);
+  }
+  fi_freeinfo(with);
 }
 
 /// The provider's thread, which makes progress here, has no CUDA context.

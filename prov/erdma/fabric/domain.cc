@@ -65,7 +65,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
       x_fabric(fabric),
       x_auto(wants_auto_progress(info)),
       x_settings(std::move(settings)),
-      x_atomics(!cuda_for(info.caps)),
+      x_hmem(cuda_for(info.caps)),
       x_local(LocalAddresses::load()),
       x_own_address(own_host(info, x_local)),
       x_lock(lock_kind(info)),
@@ -119,7 +119,7 @@ const char* Domain::lacks_for(const fi_info& info) const noexcept {
   if (wants_auto_progress(info) && !x_auto) return "FI_PROGRESS_AUTO";
   if (lock_kind(info) > x_lock.kind())
     return "a lock: it was opened with FI_THREAD_DOMAIN or FI_PROGRESS_CONTROL_UNIFIED";
-  return info.caps & FI_HMEM && x_atomics ? "FI_HMEM" : nullptr;
+  return info.caps & FI_HMEM && !x_hmem ? "FI_HMEM" : nullptr;
 }
 
 uint32_t Domain::api_version() const noexcept {

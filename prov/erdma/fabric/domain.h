@@ -49,8 +49,6 @@ class Domain final : public FidObject<Domain, fid_domain> {
   bool names_us(const util::SocketAddress& address) const noexcept;
   /// The CUDA driver for objects with these capabilities; null without FI_HMEM.
   hmem::Cuda* cuda_for(uint64_t caps) const noexcept;
-  /// True if endpoints opened with the info of this domain have atomics.
-  bool atomics() const noexcept { return x_atomics; }
   /// The key that endpoints opened with `info` and their peers must share (FI_ERDMA_JOB_KEY,
   /// auth_key); empty: none.
   std::string key_of(const fi_info& info) const;
@@ -79,7 +77,7 @@ class Domain final : public FidObject<Domain, fid_domain> {
   Fabric& x_fabric;
   const bool x_auto;
   Settings x_settings;
-  const bool x_atomics;
+  const bool x_hmem;  ///< endpoints may have FI_HMEM
   LocalAddresses x_local;
   util::SocketAddress x_own_address;
   util::DomainLock x_lock;

@@ -81,7 +81,7 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
       x_key(domain.key_of(info)) {
   ops = &g_endpoint_ops;
   cm = &g_endpoint_cm_ops;
-  refuse_calls(*this);
+  refuse_calls(*this, !x_options.devices());
 }
 
 // --- bindings -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ EndpointAlias::EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) 
       x_receive(receive) {
   ops = &g_alias_ops;
   cm = &g_alias_cm_ops;
-  refuse_calls(*this);
+  refuse_calls(*this, !of.options().devices());
 }
 
 /// An alias has only its default flags to itself (fi_ep_alias in fi_endpoint(3)).

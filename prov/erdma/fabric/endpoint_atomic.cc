@@ -211,10 +211,10 @@ int defer_atomic(Endpoint& ep, const AtomicMessage& atomic, uint64_t flags,
   return defer_call(ep, call, flags, trigger);
 }
 
-int query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
+/// For every domain: also one with FI_HMEM may have endpoints without, which have atomics.
+int query_atomic(fid_domain*, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
                  uint64_t flags) noexcept {
   constexpr uint64_t kForms = FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC;
-  if (!Domain::from(domain).atomics()) return -FI_ENOSYS;
   if (!attr || (flags & kForms) == kForms) return -FI_EINVAL;
   if (flags & ~kForms) return -FI_EOPNOTSUPP;  // FI_TAGGED: no atomics with tags
   const Form form = flags & FI_FETCH_ATOMIC     ? Form::fetch

@@ -95,11 +95,11 @@ constexpr fi_ops_cm cm_ops() noexcept {
 fi_ops_cm g_endpoint_cm_ops = cm_ops<Endpoint>();
 fi_ops_cm g_alias_cm_ops = cm_ops<EndpointAlias>();
 
-void refuse_calls(fid_ep& ep) noexcept {
+void refuse_calls(fid_ep& ep, bool atomics) noexcept {
   ep.msg = &g_refusing_ops<fi_ops_msg, -FI_EOPBADSTATE>;
   ep.tagged = &g_refusing_ops<fi_ops_tagged, -FI_EOPBADSTATE>;
   ep.rma = &g_refusing_ops<fi_ops_rma, -FI_EOPBADSTATE>;
-  ep.atomic = &g_atomic_ops_disabled;
+  ep.atomic = atomics ? &g_atomic_ops_disabled : &g_refusing_ops<fi_ops_atomic>;
   ep.collective = &g_refusing_ops<fi_ops_collective>;
 }
 

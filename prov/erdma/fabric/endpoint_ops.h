@@ -46,8 +46,9 @@ fi_ops_rma* rma_ops(const CallsOn& what) noexcept;
 fi_ops_atomic* atomic_ops(const CallsOn& what) noexcept;
 /// Refuses everything except the queries (fi_atomicvalid(3)), which need no enabled endpoint.
 extern fi_ops_atomic g_atomic_ops_disabled;
-/// Installs the entry points before fi_enable: they return -FI_EOPBADSTATE.
-void refuse_calls(fid_ep& ep) noexcept;
+/// Installs the entry points before fi_enable: they return -FI_EOPBADSTATE. `atomics`: the endpoint
+/// will have atomic operations.
+void refuse_calls(fid_ep& ep, bool atomics) noexcept;
 /// Installs the entry points of an enabled endpoint.
 void install_calls(fid_ep& ep, const CallsOn& on) noexcept;
 
