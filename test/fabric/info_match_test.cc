@@ -369,21 +369,24 @@ struct CapsCase {
   uint64_t rx;
 };
 
+/// The domain has kComm, too: without these flags fi_domain(3) says that it reaches nobody.
 const CapsCase kCapsCases[] = {
-    {FI_MSG, FI_MSG | FI_SEND | FI_RECV | FI_MULTI_RECV, FI_MSG | FI_SEND,
+    {FI_MSG, FI_MSG | FI_SEND | FI_RECV | FI_MULTI_RECV | kComm, FI_MSG | FI_SEND,
      FI_MSG | FI_RECV | FI_MULTI_RECV},
-    {FI_TAGGED | FI_SEND, FI_TAGGED | FI_SEND | FI_MULTI_RECV, FI_TAGGED | FI_SEND,
+    {FI_TAGGED | FI_SEND, FI_TAGGED | FI_SEND | FI_MULTI_RECV | kComm, FI_TAGGED | FI_SEND,
      FI_TAGGED | FI_MULTI_RECV},
-    {FI_RMA | FI_REMOTE_WRITE, FI_RMA | FI_REMOTE_WRITE | FI_MULTI_RECV, FI_RMA,
+    {FI_RMA | FI_REMOTE_WRITE, FI_RMA | FI_REMOTE_WRITE | FI_MULTI_RECV | kComm, FI_RMA,
      FI_RMA | FI_REMOTE_WRITE | FI_MULTI_RECV},
     {FI_RMA | FI_ATOMIC,
-     FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV,
+     FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV |
+         kComm,
      FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE,
      FI_RMA | FI_ATOMIC | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV},
     {FI_TAGGED | FI_SOURCE | kComm,
      FI_TAGGED | FI_SOURCE | kComm | FI_SEND | FI_RECV | FI_MULTI_RECV, FI_TAGGED | FI_SEND,
      FI_TAGGED | FI_RECV | FI_SOURCE | FI_MULTI_RECV},
-    {FI_MSG | FI_FENCE, FI_MSG | FI_FENCE | FI_SEND | FI_RECV | FI_MULTI_RECV,
+    {FI_MSG | FI_FENCE | FI_LOCAL_COMM,
+     FI_MSG | FI_FENCE | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_LOCAL_COMM,
      FI_MSG | FI_FENCE | FI_SEND, FI_MSG | FI_RECV | FI_MULTI_RECV},
 };
 
@@ -397,6 +400,7 @@ TEST(capabilities_are_those_asked_with_directions_and_what_is_free, std::size(kC
   ck_assert_uint_eq(info->caps, c.answer);
   ck_assert_uint_eq(info->tx_attr->caps, c.tx);
   ck_assert_uint_eq(info->rx_attr->caps, c.rx);
+  ck_assert_uint_eq(info->domain_attr->caps, c.answer & kComm);
 }
 
 TEST(sizes_follow_the_settings_and_smaller_hints) {

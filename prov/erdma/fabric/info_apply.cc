@@ -14,19 +14,22 @@ void replace_if_asked(T& offered, T asked) {
   if (asked) offered = asked;
 }
 
-/// Adds directions: messages without one mean both, and one-sided operations without one all four.
-uint64_t with_directions(uint64_t caps) {
+/// Adds what is meant if nothing is said: messages without a direction mean both, one-sided
+/// operations all four, and a reach is local and remote.
+uint64_t with_implied(uint64_t caps) {
+  constexpr uint64_t kReach = FI_LOCAL_COMM | FI_REMOTE_COMM;
   constexpr uint64_t kMessages = FI_SEND | FI_RECV;
   constexpr uint64_t kAccesses = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   if ((caps & (FI_MSG | FI_TAGGED)) && !(caps & kMessages)) caps |= kMessages;
   if ((caps & kOneSidedCaps) && !(caps & kAccesses)) caps |= kAccesses;
+  if (!(caps & kReach)) caps |= kReach;
   return caps;
 }
 
 /// The capabilities of an answer, for info, tx, rx and domain alike: `asked` or, if it is 0,
 /// `inherited`, as far as they are offered.
 uint64_t answer_caps(uint64_t offered, uint64_t asked, uint64_t inherited) {
-  return (with_directions(asked ? asked : inherited) | kFreeCaps) & offered;
+  return (with_implied(asked ? asked : inherited) | kFreeCaps) & offered;
 }
 
 /// The capabilities of an application that asks for none in particular. If its mr_mode permits no
