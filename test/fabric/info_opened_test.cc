@@ -8,6 +8,7 @@
 #include "fabric/rig.h"
 #include "fake/captured_log.h"
 #include "fake/devices.h"
+#include "quiet_fork.h"
 
 using erdma::fabric::Host;
 using erdma::fabric::InfoPtr;
@@ -32,6 +33,14 @@ int query(const fi_info& hints, InfoPtr& result, uint32_t version = Ask{}.versio
   return rc;
 }
 
+void check_no_data(const fi_info& hints, const char* reason) {
+  g_log.clear();
+  InfoPtr info;
+  ck_assert_int_eq(query(hints, info), -FI_ENODATA);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, reason), "%s", line.c_str());
+}
+
 TEST(the_answer_names_the_objects_of_the_hints) {
   Root root, other;
   const InfoPtr hints = hints_for(root.domain);
@@ -45,17 +54,85 @@ TEST(the_answer_names_the_objects_of_the_hints) {
   hints->domain_attr->domain = nullptr;
   hints->fabric_attr->fabric = other.fabric;
   ck_assert_int_eq(query(*hints, info), 0);
-  ck_assert_ptr_null(info->domain_attr->domain);
+  ck_assert_ptr_eq(info->domain_attr->domain, other.domain);
   ck_assert_ptr_eq(info->fabric_attr->fabric, other.fabric);
 }
 
-TEST(without_hints_of_objects_the_answer_names_none) {
+void check_named(const fi_info& hints, fid_fabric* fabric, fid_domain* domain) {
+  InfoPtr info;
+  ck_assert_int_eq(query(hints, info), 0);
+  ck_assert_ptr_eq(info->fabric_attr->fabric, fabric);
+  ck_assert_ptr_eq(info->domain_attr->domain, domain);
+}
+
+/// fi_fabric(3), fi_domain(3): the answer references the first opened instances.
+TEST(without_hints_of_objects_the_answer_names_the_oldest_that_are_open) {
+  const InfoPtr hints = hints_for(nullptr);
+  check_named(*hints, nullptr, nullptr);
+  {
+    Root root;
+    check_named(*hints, root.fabric, root.domain);
+    Root other;
+    check_named(*hints, root.fabric, root.domain);
+    fid_domain* second = nullptr;
+    ck_assert_int_eq(fi_domain(root.fabric, root.info, &second, nullptr), 0);
+    check_named(*hints, root.fabric, root.domain);
+    ck_assert_int_eq(fi_close(&root.domain->fid), 0);
+    check_named(*hints, root.fabric, second);
+    root.domain = second;
+    hints->fabric_attr->fabric = other.fabric;
+    check_named(*hints, other.fabric, other.domain);
+    hints->fabric_attr->fabric = nullptr;
+  }
+  check_named(*hints, nullptr, nullptr);
+}
+
+TEST(the_answer_names_no_domain_that_was_opened_for_less) {
   Root root;
   const InfoPtr hints = hints_for(nullptr);
-  InfoPtr info;
-  ck_assert_int_eq(query(*hints, info), 0);
-  ck_assert_ptr_null(info->domain_attr->domain);
-  ck_assert_ptr_null(info->fabric_attr->fabric);
+  hints->domain_attr->threading = FI_THREAD_SAFE;
+  check_named(*hints, root.fabric, nullptr);
+  Ask ask;
+  ask.threading = FI_THREAD_SAFE;
+  const InfoPtr safe(get_info(ask));
+  fid_domain* second = nullptr;
+  ck_assert_int_eq(fi_domain(root.fabric, safe.get(), &second, nullptr), 0);
+  check_named(*hints, root.fabric, second);
+  ck_assert_int_eq(fi_close(&second->fid), 0);
+}
+
+/// What the parent opened is of no use to the child.
+TEST(the_answer_in_a_forked_child_names_no_object_of_the_parent) {
+  Root root;
+  ck_assert(holds_in_child([&] {
+    const InfoPtr hints = hints_for(nullptr);
+    InfoPtr info;
+    const auto names = [&](const fid_fabric* fabric) {
+      return query(*hints, info) == 0 && info->fabric_attr->fabric == fabric &&
+             !info->domain_attr->domain;
+    };
+    if (!names(nullptr)) return false;
+    fid_fabric* fabric = nullptr;
+    if (provider()->fabric(root.info->fabric_attr, &fabric, nullptr) != 0) return false;
+    if (!names(fabric) || fi_close(&root.domain->fid) != 0) return false;
+    if (fi_close(&root.fabric->fid) != 0 || !names(fabric)) return false;
+    return fi_close(&fabric->fid) == 0 && names(nullptr);
+  }));
+}
+
+/// The application may have closed an object that an earlier answer named.
+TEST(a_closed_object_is_no_data) {
+  const InfoPtr hints = hints_for(nullptr);
+  fid_fabric* closed = nullptr;
+  {
+    Root root;
+    hints->domain_attr->domain = root.domain;
+    closed = root.fabric;
+  }
+  check_no_data(*hints, "domain_attr->domain, which is no open object");
+  hints->domain_attr->domain = nullptr;
+  hints->fabric_attr->fabric = closed;
+  check_no_data(*hints, "fabric_attr->fabric, which is no open object");
 }
 
 /// The domain has another address than the one that fi_getinfo would choose.
@@ -72,14 +149,6 @@ TEST(the_source_is_the_address_of_the_domain) {
   ck_assert_mem_eq(info->src_addr, root.info->src_addr, sizeof(sockaddr_in));
 }
 
-void check_no_data(const fi_info& hints, const char* reason) {
-  g_log.clear();
-  InfoPtr info;
-  ck_assert_int_eq(query(hints, info), -FI_ENODATA);
-  const std::string line = only_log_line();
-  ck_assert_msg(contains(line, reason), "%s", line.c_str());
-}
-
 TEST(objects_of_another_provider_are_no_data) {
   fi_ops ops{};
   fid_domain domain{};
@@ -87,9 +156,9 @@ TEST(objects_of_another_provider_are_no_data) {
   fid_fabric fabric{};
   fabric.fid = {FI_CLASS_FABRIC, nullptr, &ops};
   const InfoPtr hints = hints_for(&domain);
-  check_no_data(*hints, "domain_attr->domain, which is an object of another provider");
+  check_no_data(*hints, "domain_attr->domain, which is no open object of this provider");
   hints->fabric_attr->fabric = &fabric;
-  check_no_data(*hints, "fabric_attr->fabric, which is an object of another provider");
+  check_no_data(*hints, "fabric_attr->fabric, which is no open object of this provider");
 }
 
 TEST(a_domain_of_another_fabric_is_no_data) {

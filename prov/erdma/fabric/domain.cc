@@ -168,6 +168,7 @@ int Domain::control(int command, void* argument) {
 
 int Domain::close() noexcept {
   if (x_children.count() > 0) return -FI_EBUSY;
+  g_open_domains.remove(*this);
   delete this;
   return 0;
 }
@@ -213,6 +214,7 @@ int Domain::open(Fabric& fabric, const fi_info& info, fid_domain** domain, void*
   if (started != 0) return started;
   made->ops = &g_domain_ops;
   made->mr = &g_mr_ops;
+  g_open_domains.add(*made);
   *domain = made.release();
   return 0;
 }

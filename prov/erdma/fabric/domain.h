@@ -12,6 +12,7 @@
 #include "fabric/fid_ops.h"
 #include "fabric/local_addresses.h"
 #include "fabric/mr.h"
+#include "fabric/open_objects.h"
 #include "fabric/work_queue.h"
 #include "util/domain_lock.h"
 #include "util/result.h"
@@ -28,7 +29,7 @@ class Fabric;
 /// One domain: the lock that all objects of the domain share, and the state that they have in
 /// common. Invariant: the domain outlives its children; fi_close returns -FI_EBUSY while it has
 /// any.
-class Domain final : public FidObject<Domain, fid_domain> {
+class Domain final : public FidObject<Domain, fid_domain>, public OpenObjects<Domain>::Member {
  public:
   /// fi_domain(3).
   static int open(Fabric& fabric, const fi_info& info, fid_domain** domain, void* context);

@@ -55,7 +55,9 @@ int Fabric::open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexc
     return -FI_ENODATA;
   }
   return abi_call([&] {
-    *fabric = std::make_unique<Fabric>(context).release();
+    Fabric* const made = std::make_unique<Fabric>(context).release();
+    g_open_fabrics.add(*made);
+    *fabric = made;
     return 0;
   });
 }
@@ -65,6 +67,7 @@ int Fabric::close() noexcept {
     ERDMA_WARN(FABRIC, "fabric is busy: %d domains, event queues and wait sets are open\n", open);
     return -FI_EBUSY;
   }
+  g_open_fabrics.remove(*this);
   delete this;
   return 0;
 }

@@ -13,10 +13,12 @@
 namespace erdma::fabric {
 namespace {
 
-/// Objects of other providers, and of libfabric's hooks around this one, have other entry points.
+/// Not so are objects of other providers, of libfabric's hooks around this one, and of the parent
+/// of a forked child. Nothing is read of `object`, which may have been closed since an earlier
+/// answer named it.
 template <typename T, typename Fid>
-bool is_ours(const Fid& object) noexcept {
-  return object.fid.ops == &g_fid_ops<T>;
+bool is_open(OpenObjects<T>& all, const Fid* object) noexcept {
+  return all.first([&](const T& open) { return &open == object; });
 }
 
 /// Clients that are refused an object ask again without it (Open MPI 6), so this is kept back.
@@ -26,7 +28,7 @@ int refuse(const std::string& reason) {
 }
 
 int refuse_foreign(const std::string& attribute) {
-  return refuse("hints ask " + attribute + ", which is an object of another provider");
+  return refuse("hints ask " + attribute + ", which is no open object of this provider");
 }
 
 }  // namespace
@@ -34,8 +36,8 @@ int refuse_foreign(const std::string& attribute) {
 int find_opened(const fi_info* hints, Opened& opened) {
   fid_fabric* const fabric = hints && hints->fabric_attr ? hints->fabric_attr->fabric : nullptr;
   fid_domain* const domain = hints && hints->domain_attr ? hints->domain_attr->domain : nullptr;
-  if (fabric && !is_ours<Fabric>(*fabric)) return refuse_foreign("fabric_attr->fabric");
-  if (domain && !is_ours<Domain>(*domain)) return refuse_foreign("domain_attr->domain");
+  if (fabric && !is_open(g_open_fabrics, fabric)) return refuse_foreign("fabric_attr->fabric");
+  if (domain && !is_open(g_open_domains, domain)) return refuse_foreign("domain_attr->domain");
   opened.fabric = fabric;
   opened.domain = domain ? &Domain::from(domain) : nullptr;
   if (!domain) return 0;
@@ -56,6 +58,18 @@ void Opened::choose_source(InfoAddresses& asked) const noexcept {
   asked.family = own.family();
 }
 
+/// Where the hints leave an object open, the answer names the one that was opened first
+/// (fi_fabric(3), fi_domain(3)). A domain that lacks something is none for this answer.
+void Opened::name_objects(fi_info& info) const noexcept {
+  fid_fabric* const parent =
+      fabric ? fabric : g_open_fabrics.first([](const Fabric&) { return true; });
+  const auto fits = [&](Domain& open) {
+    return &open.fabric() == parent && (&open == domain || (!domain && !open.lacks_for(info)));
+  };
+  info.fabric_attr->fabric = parent;
+  info.domain_attr->domain = g_open_domains.first(fits);
+}
+
 int Opened::restrict(fi_info*& list) const {
   InfoPtr all(std::exchange(list, nullptr));
   fi_info** end = &list;
@@ -68,8 +82,7 @@ int Opened::restrict(fi_info*& list) const {
       lack = lacks;
       continue;
     }
-    info->fabric_attr->fabric = fabric;
-    info->domain_attr->domain = domain;
+    name_objects(*info);
     *end = info.release();
     end = &(*end)->next;
   }
