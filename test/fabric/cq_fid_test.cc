@@ -1,4 +1,7 @@
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 
 #include <atomic>
 #include <thread>
@@ -88,6 +91,29 @@ TEST(signal_ends_a_blocking_read) {
   ck_assert_int_eq(fi_cq_sread(port.cq, &entry, 1, nullptr, 1), -FI_EAGAIN);
   ck_assert_int_eq(fi_cq_signal(port.cq), 0);
   ck_assert_int_eq(fi_cq_sread(port.cq, &entry, 1, nullptr, kForever), -FI_EAGAIN);
+}
+
+/// The handler may come before the thread sleeps, so it is called until the thread is back.
+TEST(signal_of_the_system_ends_a_blocking_read) {
+  Root root;
+  fid_cq* const cq = root.open_cq(FI_CQ_FORMAT_TAGGED, FI_WAIT_UNSPEC);
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  ck_assert_int_eq(sigaction(SIGUSR1, &action, nullptr), 0);
+  std::atomic<bool> back{false};
+  ssize_t result = 0;
+  std::thread reader([&] {
+    fi_cq_tagged_entry entry;
+    result = fi_cq_sread(cq, &entry, 1, nullptr, kForever);
+    back = true;
+  });
+  while (!back) {
+    pthread_kill(reader.native_handle(), SIGUSR1);
+    sched_yield();
+  }
+  reader.join();
+  ck_assert_int_eq(result, -FI_EAGAIN);
+  ck_assert_int_eq(fi_close(&cq->fid), 0);
 }
 
 TEST(message_of_another_domain_wakes_a_blocking_read, 2) {

@@ -20,6 +20,7 @@ using erdma::fabric::Deadline;
 using erdma::fabric::make_cq;
 using erdma::fabric::ProgressSource;
 using erdma::fabric::Sleepers;
+using erdma::fabric::Slept;
 using erdma::fabric::try_wait;
 using erdma::fabric::Waitable;
 using erdma::fabric::WaitObject;
@@ -54,7 +55,7 @@ class FileSource final : public ProgressSource {
 
 /// True if a thread in a blocking call would wake at once.
 bool woken(WaitObject& wait) {
-  return wait.wait(Deadline(0));
+  return wait.wait(Deadline(0)) == Slept::woken;
 }
 
 TEST(watchers_are_woken_until_that_is_cleared_and_nobody_else) {

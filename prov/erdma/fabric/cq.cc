@@ -43,7 +43,8 @@ inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sou
   return result;
 }
 
-/// A forked child takes what was reported before the fork, and never waits.
+/// A signal handler of the application ends the wait, as fi_cq_signal(3) does. A forked child takes
+/// what was reported before the fork, and never waits.
 template <typename E>
 ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* condition,
                                        int timeout_ms, fi_addr_t* sources) noexcept {
@@ -61,14 +62,16 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
   std::unique_lock lock(x_lock.data());
   const WaitObject::Ticket ticket = wait->enter();
   ssize_t result;
+  Slept how = Slept::woken;
   for (;;) {
-    const bool over = !x_lock.owned() || wait->signalled(ticket) || deadline.left() == 0;
+    const bool over = !x_lock.owned() || wait->signalled(ticket) || deadline.left() == 0 ||
+                      how == Slept::interrupted;
     if (!enough()) x_waitable.progress();
     if (over || enough()) {
       result = count != 0 ? x_ring.read<E>(entries, count, sources) : probe();
       break;
     }
-    x_waitable.sleep(lock, deadline);
+    how = x_waitable.sleep(lock, deadline);
   }
   wait->leave(ticket);
   return result == -FI_EAGAIN && !x_lock.owned() ? -FI_EOPBADSTATE : result;

@@ -100,10 +100,11 @@ bool WaitObject::clear_sleepers() noexcept {
   return true;
 }
 
-bool WaitObject::wait(const Deadline& deadline) noexcept {
-  // A signal handler ends the wait early. The caller treats that as a spurious wake-up.
+Slept WaitObject::wait(const Deadline& deadline) noexcept {
   epoll_event event;
-  return epoll_wait(x_sleepers.epoll.get(), &event, 1, deadline.left()) != 0;
+  const int ready = epoll_wait(x_sleepers.epoll.get(), &event, 1, deadline.left());
+  if (ready < 0 && errno == EINTR) return Slept::interrupted;
+  return ready ? Slept::woken : Slept::over;
 }
 
 void WaitObject::signal() noexcept {

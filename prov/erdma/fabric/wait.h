@@ -50,6 +50,10 @@ class Deadline {
   uint64_t x_end;
 };
 
+/// How WaitObject::wait() ended. over: the deadline passed. interrupted: a signal handler of the
+/// application was called.
+enum class Slept : uint8_t { woken, over, interrupted };
+
 /// The object that threads sleep on: two epoll sets of the sources' descriptors, each with its own
 /// eventfd. One is fd(), for threads of the application that watch it (fi_trywait, then poll or
 /// epoll). The other is for threads in a blocking call. So neither group consumes a wake-up of the
@@ -77,9 +81,8 @@ class WaitObject {
   void wake_sleepers() noexcept;
   /// False: a signalled thread has not noticed the signal yet.
   bool clear_sleepers() noexcept;
-  /// Sleeps until a wake-up, or until a source's descriptor is readable. False: the deadline
-  /// passed.
-  bool wait(const Deadline& deadline) noexcept;
+  /// Sleeps until a wake-up, or until a source's descriptor is readable.
+  Slept wait(const Deadline& deadline) noexcept;
 
   /// fi_cq_signal(3): signals every thread between enter() and leave(). If there is none, the
   /// signal is stored for the next call of enter(), take_signal() or clear_watchers().
@@ -195,9 +198,10 @@ class Waitable {
   /// Releases the lock and sleeps; returns at once if there is work, or no wait object. Spurious
   /// wake-ups are possible. The caller has just made progress that found nothing.
   template <typename Lock>
-  void sleep(Lock& lock, const Deadline& deadline) noexcept {
-    if (!arm_to_sleep()) return yield(lock);
-    sleep_armed(lock, deadline);
+  Slept sleep(Lock& lock, const Deadline& deadline) noexcept {
+    if (arm_to_sleep()) return sleep_armed(lock, deadline);
+    yield(lock);
+    return Slept::woken;
   }
   /// The same for a call that need not block, also with FI_WAIT_NONE. It returns at once if there
   /// is work.
@@ -205,7 +209,7 @@ class Waitable {
   Nap nap(Lock& lock, const Deadline& deadline) noexcept {
     if (!make_own_wait() || x_blind || !x_wait->owned()) return Nap::impossible;
     if (!arm_to_sleep()) return Nap::work;
-    return sleep_armed(lock, deadline) ? Nap::woken : Nap::over;
+    return sleep_armed(lock, deadline) == Slept::over ? Nap::over : Nap::woken;
   }
   /// Shows the sources' peers on which core this thread is about to rest. With `ask` it returns
   /// whether one of them has shown the same core, or may be there unknown.
@@ -225,15 +229,14 @@ class Waitable {
   /// After so many calls of progress() without another watch(), the application is assumed to poll.
   static constexpr unsigned kWatchLife = 64;
 
-  /// False: nothing happened until the deadline.
   template <typename Lock>
-  bool sleep_armed(Lock& lock, const Deadline& deadline) noexcept {
+  Slept sleep_armed(Lock& lock, const Deadline& deadline) noexcept {
     const Sleepers::Ticket ticket = x_sleepers.enter();
     lock.unlock();
-    const bool woken = x_wait->wait(deadline);
+    const Slept how = x_wait->wait(deadline);
     lock.lock();
     x_sleepers.leave(ticket);
-    return woken;
+    return how;
   }
   /// Gives other threads a chance to take the lock.
   template <typename Lock>
