@@ -9,14 +9,18 @@
 
 namespace fi_erdma {
 
-AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
+AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds, Until until) {
   constexpr double kBetweenLooks = 0.02;
   using Seconds = std::chrono::duration<double>;
   const auto end = std::chrono::steady_clock::now() + Seconds(longest_seconds);
   const auto left = [&] { return Seconds(end - std::chrono::steady_clock::now()).count(); };
   Look seen = look(pids);
   Question question(seen.processes);
-  for (; !question.answered(seen.processes) && left() > 0; seen = look(pids)) {
+  const auto complete = [&] {
+    return until == Until::kEndpoints ? question.fully_answered(seen.processes)
+                                      : question.answered(seen.processes);
+  };
+  for (; !complete() && left() > 0; seen = look(pids)) {
     std::this_thread::sleep_for(Seconds(std::clamp(left(), 0.0, kBetweenLooks)));
     question.ask_again(seen.processes);
   }
@@ -25,6 +29,11 @@ AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
     if (question.asked(process)) result.asked.insert(process.pid);
     if (question.answered(process)) result.answered.insert(process.pid);
     if (question.changed(process)) result.changed.insert(process.pid);
+    const BlockKind* const endpoints =
+        process.page.snapshot ? process.page.snapshot->kind("endpoint") : nullptr;
+    for (size_t i = 0; endpoints && i < endpoints->blocks.size(); ++i)
+      if (const Block& endpoint = endpoints->blocks[i]; question.answered(process, endpoint))
+        result.endpoints.emplace(process.pid, endpoint.index);
   }
   result.look = std::move(seen);
   return result;

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "fi_erdma/asked.h"
 #include "fi_erdma/commands.h"
@@ -42,6 +43,18 @@ class TwoLooks {
   }
   /// Whether the process answered the last question.
   bool fresh(const Process& process) const { return x_fresh.contains(process.pid); }
+  /// Whether the endpoint answered the last question.
+  bool fresh(const Process& process, uint64_t endpoint) const {
+    return x_fresh_endpoints.contains({process.pid, uint32_t(endpoint)});
+  }
+  /// Whether the endpoint answered a question. Empty if there is none that the process answered at
+  /// both looks, and others of its endpoints may be as late.
+  std::optional<bool> calls(const Process& process, const Block& endpoint) const {
+    if (x_polled_endpoints.contains({process.pid, endpoint.index})) return true;
+    const bool at_both = fresh(process) && x_first.contains(process.pid) &&
+                         x_rates.before(process, "endpoint", endpoint);
+    return at_both ? std::optional(false) : std::nullopt;
+  }
   /// Whether the process did not answer the last question, but opened or closed an endpoint since.
   bool changed(const Process& process) const { return x_changed.contains(process.pid); }
 
@@ -50,11 +63,14 @@ class TwoLooks {
   /// the end of the interval.
   Look ask(const std::vector<pid_t>& pids) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(x_interval);
-    AskedLook asked = look_and_ask(pids, x_interval);
+    AskedLook asked = look_and_ask(pids, x_interval, Until::kEndpoints);
     x_asked.merge(asked.asked);
     x_calls.insert(asked.answered.begin(), asked.answered.end());
     x_calls.insert(asked.changed.begin(), asked.changed.end());
+    x_first = std::move(x_fresh);
     x_fresh = std::move(asked.answered);
+    x_polled_endpoints.insert(asked.endpoints.begin(), asked.endpoints.end());
+    x_fresh_endpoints = std::move(asked.endpoints);
     x_changed = std::move(asked.changed);
     std::this_thread::sleep_until(end);
     return std::move(asked.look);
@@ -62,7 +78,10 @@ class TwoLooks {
 
   const double x_interval;
   std::set<pid_t> x_asked, x_calls;
-  std::set<pid_t> x_fresh;    ///< processes that answered the last question
+  std::set<pid_t> x_first;  ///< processes that answered the first question
+  std::set<pid_t> x_fresh;  ///< processes that answered the last question
+  /// Endpoints that answered the last question, and those that answered any, with their blocks.
+  std::set<std::pair<pid_t, uint32_t>> x_fresh_endpoints, x_polled_endpoints;
   std::set<pid_t> x_changed;  ///< processes that opened or closed an endpoint since, without answer
   Look x_before, x_now;
   Rates x_rates;
@@ -78,12 +97,13 @@ struct Standing {
   bool sends = false, receives = false, matched = false, any_receives = false;
 };
 
-/// Whether the same operation of a block is the oldest at both looks. The fields of a process that
-/// did not answer the last question may be out of date.
+/// Whether the same operation of a block is the oldest at both looks. The fields of an endpoint
+/// that did not answer the last question may be out of date.
 Standing standing_of(const Process& process, const char* kind, const Block& block,
                      const TwoLooks& looks) {
   const Block* const before = looks.rates().before(process, kind, block);
-  if (!before || !looks.fresh(process)) return {};
+  const uint64_t endpoint = block.number("endpoint").value_or(block.index);
+  if (!before || !looks.fresh(process, endpoint)) return {};
   const auto stands = [&](const char* id) {
     const uint64_t now = block.number(id).value_or(0);
     return now != 0 && before->number(id).value_or(0) == now;
@@ -95,6 +115,13 @@ std::string text_of_lack(std::string_view word) {
   return word == "flushes"      ? "waits for its NIC to flush"
          : word == "lacks_room" ? "polls, and lacks room at its peer"
                                 : "polls, and lacks a connection";
+}
+
+bool polls_all_endpoints(const Process& process, const TwoLooks& looks) {
+  const BlockKind* const endpoints = process.page.snapshot->kind("endpoint");
+  return !endpoints || std::ranges::all_of(endpoints->blocks, [&](const Block& endpoint) {
+    return looks.calls(process, endpoint).value_or(true);
+  });
 }
 
 /// The state of a process that answers.
@@ -117,6 +144,8 @@ Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
   if (waits) return {"unmatched", "polls, and nothing matches what it waits for"};
   if (hidden_endpoints(process))
     return {"unknown", "calls libfabric, and waits for nothing in the endpoints that are shown"};
+  if (!polls_all_endpoints(process, looks))
+    return {"unknown", "calls libfabric, and waits for nothing in the endpoints that it polls"};
   return {"idle", "calls libfabric, and waits for nothing in it"};
 }
 
@@ -180,6 +209,8 @@ void add_standing(Json& json, const Process& process, const TwoLooks& looks) {
   for (size_t i = 0; endpoints && i < endpoints->blocks.size(); ++i) {
     const Standing standing = standing_of(process, "endpoint", endpoints->blocks[i], looks);
     json["endpoints"][i]["stands"] = {{"any_receives", standing.any_receives}};
+    if (const auto calls = looks.calls(process, endpoints->blocks[i]))
+      json["endpoints"][i]["calls"] = *calls;
   }
 }
 

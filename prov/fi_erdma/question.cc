@@ -125,13 +125,16 @@ bool Question::asked(const Process& process) const {
 
 /// Each endpoint is compared with itself: the sum over all endpoints falls when one is closed. An
 /// endpoint that is new since the question answers for the process once it has answered at all.
+bool Question::answered(const Asked& asked, const Block& endpoint) {
+  const auto before = asked.answers.find(key_of(endpoint));
+  if (before == asked.answers.end() && !asked.all_known) return false;
+  return endpoint.number("answers").value_or(0) >
+         (before == asked.answers.end() ? 0 : before->second);
+}
+
 bool Question::answered(const Asked& asked, const Process& now) {
-  return std::ranges::any_of(endpoints_of(now), [&](const Block& endpoint) {
-    const auto before = asked.answers.find(key_of(endpoint));
-    if (before == asked.answers.end() && !asked.all_known) return false;
-    return endpoint.number("answers").value_or(0) >
-           (before == asked.answers.end() ? 0 : before->second);
-  });
+  return std::ranges::any_of(endpoints_of(now),
+                             [&](const Block& endpoint) { return answered(asked, endpoint); });
 }
 
 /// The sequence tells of an endpoint that was opened and closed again since the question.
@@ -150,6 +153,20 @@ bool Question::changed(const Process& now) const {
 bool Question::answered(const Process& now) const {
   const Asked* const asked = find(now);
   return asked && answered(*asked, now);
+}
+
+bool Question::answered(const Process& now, const Block& endpoint) const {
+  const Asked* const asked = find(now);
+  return asked && answered(*asked, endpoint);
+}
+
+bool Question::fully_answered(std::span<const Process> now) const {
+  return answered(now) && std::ranges::all_of(now, [&](const Process& process) {
+           return !asked(process) ||
+                  std::ranges::all_of(endpoints_of(process), [&](const Block& endpoint) {
+                    return answered(process, endpoint);
+                  });
+         });
 }
 
 bool Question::answered(std::span<const Process> now) const {

@@ -29,11 +29,15 @@ class Question {
   bool asked(const Process& process) const;
   /// Whether `now`, a later look at the process, has an answer.
   bool answered(const Process& now) const;
+  /// Whether this endpoint of `now` has answered.
+  bool answered(const Process& now, const Block& endpoint) const;
   /// Whether `now` has no answer and cannot tell that there was none: since the question, an
   /// endpoint was opened or closed, which are calls of libfabric, or could not be read.
   bool changed(const Process& now) const;
   /// Whether all processes that were asked have answered.
   bool answered(std::span<const Process> now) const;
+  /// Whether all endpoints of these processes have answered.
+  bool fully_answered(std::span<const Process> now) const;
 
   /// The index of the block of an endpoint, and its address.
   using Key = std::pair<uint32_t, std::string>;
@@ -46,6 +50,7 @@ class Question {
     uint32_t sequence;                ///< of the snapshot before the question
     bool all_known;                   ///< false: there were endpoints that could not be read
   };
+  static bool answered(const Asked& asked, const Block& endpoint);
   static bool answered(const Asked& asked, const Process& now);
   const Asked* find(const Process& process) const;
 

@@ -183,6 +183,7 @@ void WaitGraph::learn(size_t i) {
     const std::string address = text_of(endpoint, "address");
     x_here.emplace(key_on_host(x_processes[i], address), i);
     if (text_of(endpoint, "device") != "shm") x_there.emplace(address, i);
+    if (member(endpoint, "calls") == false) x_unpolled.emplace(i, address);
   }
 }
 
@@ -207,13 +208,20 @@ void WaitGraph::find_waits(size_t i, const Json& peer) {
   if (!sends && !receives && !matched) return;
   const size_t other = find(x_processes[i], peer);
   const std::string name = other == kNobody ? text_of(peer, "address") : name_of(other);
-  if (sends) x_waits.push_back({i, other, name, why_of_send(peer, name, peer_of(i, other))});
-  if (receives) x_waits.push_back({i, other, name, why_of_receive(peer, name)});
+  const bool unpolled = x_unpolled.contains({other, text_of(peer, "address")});
+  const auto add = [&](size_t to, const std::string& why) {
+    const bool tell = unpolled && to == other;
+    x_waits.push_back(
+        {i, to, name,
+         tell ? fmt::format("{}; no thread of {} polls that endpoint", why, name) : why});
+  };
+  if (sends) add(other, why_of_send(peer, name, peer_of(i, other)));
+  if (receives) add(other, why_of_receive(peer, name));
   // The process waits for its own NIC.
   const bool own = text_of(peer, "matched_for") == "flush";
   if (other == kNobody && (sends || receives || !own))
     x_unseen.insert(is_on_host(peer) ? key_on_host(x_processes[i], name) : name);
-  if (matched) x_waits.push_back({i, own ? i : other, name, why_of_matched(peer, name)});
+  if (matched) add(own ? i : other, why_of_matched(peer, name));
 }
 
 bool WaitGraph::waits(size_t i) const {

@@ -53,6 +53,8 @@ class WaitGraph {
   bool x_several_jobs = false;
   std::unordered_map<std::string, size_t> x_here;   ///< by host and address
   std::unordered_map<std::string, size_t> x_there;  ///< by address, for peers behind a NIC
+  /// The endpoints that no thread polls although their process calls libfabric: process, address.
+  std::set<std::pair<size_t, std::string>> x_unpolled;
   /// For each process: its blocks of other processes.
   std::vector<std::unordered_map<size_t, const Json*>> x_peers;
   /// For each job: the processes that send nothing, and why.

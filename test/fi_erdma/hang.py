@@ -20,14 +20,15 @@ RANK = os.path.join(BUILD, "test/fi_erdma/rank")
 CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"FI_|PMI|OMPI_|SLURM_|TORCHELASTIC_", k)}
 KIB, MIB = 1024, 1024 * 1024
 INTERVALS = ["0.3", "1", "3", "10"]  # seconds: a rank without a processor answers late
-PATIENCE = 120  # seconds, with one job
+PATIENCE = 12  # seconds, with one job
 MOST_SECONDS = 900
 
 # What a verdict is to people.
 SAID = {"unmatched": "polls, and nothing matches", "idle": "calls libfabric, and waits for nothing in it",
         "silent": "DOES NOT CALL libfabric", "stopped": "IS STOPPED by a signal", "moves": "moves bytes",
         "lacks_room": "polls, and lacks room at its peer", "lacks_connection": "polls, and lacks a connection",
-        "flushes": "waits for its NIC to flush", "unknown": "began, or opened its page, just now"}
+        "flushes": "waits for its NIC to flush",
+        "unknown": ("began, or opened its page, just now", "calls libfabric, and waits for nothing in the endpoints")}
 
 with open(os.path.join(SOURCE, "prov/fi_erdma/fi_erdma.schema.json"), encoding="utf-8") as file:
     SCHEMA = json.load(file)
@@ -225,6 +226,58 @@ class Hang(Job):
                 self.assertEqual(ranks[0].do("wait"), "ok")
                 ranks[1].poll()
                 self.told(ranks, ["unmatched", "idle"])
+
+    def two_endpoints_each(self):
+        ranks = self.job(2)
+        for rank in ranks:
+            assert rank.do("use", 1) == "ok"
+        names = [rank.do("name") for rank in ranks]
+        for rank in ranks:
+            rank.second = {number: rank.do("peer", name) for number, name in enumerate(names)}
+            rank.first = rank.peers
+        return ranks
+
+    def use(self, rank, endpoint):
+        assert rank.do("use", endpoint) == "ok"
+        rank.peers = rank.second if endpoint else rank.first
+
+    def test_an_endpoint_that_no_thread_polls_is_told_from_one_without_a_match(self):
+        """Each polls the endpoint at which it waits, and not the one that its peer waits for."""
+        ranks = self.two_endpoints_each()
+        for number, rank in enumerate(ranks):
+            self.use(rank, number)
+            rank.send(ranks[1 - number], 4 * MIB)
+            rank.poll()
+        text = self.told(ranks, ["unmatched", "unmatched"],
+                         r"these wait for each other: rank 0 -> rank 1 -> rank 0\.",
+                         r"1 send of 4.00 MiB to rank 1, .*; no thread of rank 1 polls that endpoint",
+                         r"1 send of 4.00 MiB to rank 0, .*; no thread of rank 0 polls that endpoint", status=2)
+        self.assertNotIn("no receive that matches", text)
+
+        document = self.patiently(lambda interval: self.standing(ranks, ["unmatched"] * 2, "-i", interval, status=2))
+        calls = [[endpoint["calls"] for endpoint in process["endpoints"]] for process in document["processes"]]
+        self.assertEqual(calls, [[True, False], [False, True]])
+
+    def test_what_an_endpoint_showed_before_it_was_polled_no_more_is_not_told(self):
+        ranks = self.two_endpoints_each()
+        for rank in ranks:
+            self.use(rank, 1)
+        ranks[0].receive(ranks[1], 8)
+        for rank in ranks:
+            rank.poll()
+        self.told(ranks, ["unmatched", "unknown"], r"1 receive of 8 B from rank 1, .*: nothing has come")
+        for rank in ranks:
+            rank.signal(signal.SIGUSR1)
+            self.assertEqual(rank.process.stdout.readline(), "ok\n")
+        ranks[1].send(ranks[0], 8)
+        ranks[1].do("complete", 1)
+        ranks[0].do("complete", 1)
+        for rank in ranks:
+            self.use(rank, 0)
+            rank.poll()
+        text = self.told(ranks, ["unknown", "unknown"],
+                         r"calls libfabric, and waits for nothing in the endpoints that it polls")
+        self.assertNotIn("1 receive", text)
 
     def test_a_stopped_rank_is_named(self):
         ranks = self.job(2)

@@ -6,7 +6,8 @@
 //   close             -> ok, once the endpoint is closed
 //   complete N        -> ok, after N completions
 //   poll, compute     -> ok, and then it polls or computes until SIGUSR1, and answers once more
-//   wait              -> ok, and then it sleeps in a call of libfabric
+//   use N             -> ok; the commands that follow are for endpoint N, which opens at its first
+//   use wait              -> ok, and then it sleeps in a call of libfabric
 // It ends with its input, and then leaves all of it as it is. With RANK_GPU=1 messages may be
 // of a GPU.
 #include <dlfcn.h>
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <deque>
 #include <iostream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -37,11 +39,16 @@ extern "C" fi_provider* fi_prov_ini(void);
 namespace {
 
 volatile std::sig_atomic_t g_goes_on = 1;
-fid_domain* g_domain = nullptr;
-fid_ep* g_ep = nullptr;
-fid_cq* g_cq = nullptr;
-fid_av* g_av = nullptr;
-unsigned g_done = 0;
+
+struct Port {
+  fid_domain* domain = nullptr;
+  fid_ep* ep = nullptr;
+  fid_cq* cq = nullptr;
+  fid_av* av = nullptr;
+  unsigned done = 0;
+};
+std::map<unsigned, Port> g_ports;
+Port* g_port = nullptr;
 
 void expect(const char* what, ssize_t status) {
   if (status == 0) return;
@@ -65,29 +72,35 @@ void open_endpoint() {
   expect("fabric", provider->fabric(info->fabric_attr, &fabric, nullptr));
   fabric->api_version = FI_VERSION(1, 17);
   expect("domain", fi_domain(fabric, info, &domain, nullptr));
-  g_domain = domain;
+  g_port->domain = domain;
   fi_cq_attr cq_attr{};
   cq_attr.wait_obj = FI_WAIT_UNSPEC;
   fi_av_attr av_attr{};
-  expect("cq", fi_cq_open(domain, &cq_attr, &g_cq, nullptr));
-  expect("av", fi_av_open(domain, &av_attr, &g_av, nullptr));
-  expect("endpoint", fi_endpoint(domain, info, &g_ep, nullptr));
-  expect("bind", fi_ep_bind(g_ep, &g_cq->fid, FI_TRANSMIT | FI_RECV));
-  expect("bind", fi_ep_bind(g_ep, &g_av->fid, 0));
-  expect("enable", fi_enable(g_ep));
+  expect("cq", fi_cq_open(domain, &cq_attr, &g_port->cq, nullptr));
+  expect("av", fi_av_open(domain, &av_attr, &g_port->av, nullptr));
+  expect("endpoint", fi_endpoint(domain, info, &g_port->ep, nullptr));
+  expect("bind", fi_ep_bind(g_port->ep, &g_port->cq->fid, FI_TRANSMIT | FI_RECV));
+  expect("bind", fi_ep_bind(g_port->ep, &g_port->av->fid, 0));
+  expect("enable", fi_enable(g_port->ep));
+}
+
+void use(unsigned number) {
+  const bool opens = !g_ports.contains(number);
+  g_port = &g_ports[number];
+  if (opens) open_endpoint();
 }
 
 void poll() {
   fi_cq_entry entry;
-  const ssize_t got = fi_cq_read(g_cq, &entry, 1);
-  if (got > 0) ++g_done;
+  const ssize_t got = fi_cq_read(g_port->cq, &entry, 1);
+  if (got > 0) ++g_port->done;
   if (got != -FI_EAGAIN && got < 0) expect("cq_read", got);
 }
 
 std::string name() {
   unsigned char bytes[128];
   size_t length = sizeof(bytes);
-  expect("name", fi_getname(&g_ep->fid, bytes, &length));
+  expect("name", fi_getname(&g_port->ep->fid, bytes, &length));
   std::string text;
   char digits[3];
   for (size_t i = 0; i < length; ++i) {
@@ -102,7 +115,7 @@ std::string peer(const std::string& address) {
   for (size_t i = 0; i + 1 < address.size(); i += 2)
     bytes.push_back(static_cast<unsigned char>(std::stoul(address.substr(i, 2), nullptr, 16)));
   fi_addr_t number = FI_ADDR_UNSPEC;
-  expect("insert", fi_av_insert(g_av, bytes.data(), 1, &number, 0, nullptr) - 1);
+  expect("insert", fi_av_insert(g_port->av, bytes.data(), 1, &number, 0, nullptr) - 1);
   return std::to_string(number);
 }
 
@@ -139,7 +152,7 @@ void* registered(void* memory, size_t size, uint64_t access) {
   attr.access = access;
   attr.iface = FI_HMEM_CUDA;
   fid_mr* region = nullptr;
-  expect("mr_reg", fi_mr_regattr(g_domain, &attr, 0, &region));
+  expect("mr_reg", fi_mr_regattr(g_port->domain, &attr, 0, &region));
   return fi_mr_desc(region);
 }
 
@@ -149,7 +162,7 @@ void send(fi_addr_t to, uint64_t tag, size_t size, unsigned count, bool gpu) {
     Operation& one = g_operations.emplace_back(gpu ? 0 : size);
     void* const memory = gpu ? gpu_memory(size) : one.memory.data();
     void* const desc = gpu ? registered(memory, size, FI_SEND) : nullptr;
-    const ssize_t status = fi_tsend(g_ep, memory, size, desc, to, tag, &one.context);
+    const ssize_t status = fi_tsend(g_port->ep, memory, size, desc, to, tag, &one.context);
     if (status == -FI_EAGAIN) return;
     expect("send", status);
   }
@@ -159,7 +172,7 @@ void receive(fi_addr_t from, uint64_t tag, size_t size, bool gpu) {
   Operation& one = g_operations.emplace_back(gpu ? 0 : size);
   void* const memory = gpu ? gpu_memory(size) : one.memory.data();
   void* const desc = gpu ? registered(memory, size, FI_RECV) : nullptr;
-  expect("recv", fi_trecv(g_ep, memory, size, desc, from, tag, 0, &one.context));
+  expect("recv", fi_trecv(g_port->ep, memory, size, desc, from, tag, 0, &one.context));
 }
 
 void say(const std::string& answer) {
@@ -183,16 +196,19 @@ void obey(const std::string& line) {
     receive(address == "any" ? FI_ADDR_UNSPEC : std::stoull(address), tag, size, kind == "gpu");
   } else if (command == "inject") {
     words >> address >> tag;
-    expect("inject", fi_tinject(g_ep, "x", 1, std::stoull(address), tag));
+    expect("inject", fi_tinject(g_port->ep, "x", 1, std::stoull(address), tag));
   } else if (command == "close") {
-    expect("close", fi_close(&g_ep->fid));
+    expect("close", fi_close(&g_port->ep->fid));
+  } else if (command == "use") {
+    words >> count;
+    use(count);
   } else if (command == "complete") {
     words >> count;
-    while (g_done < count) poll();
+    while (g_port->done < count) poll();
   } else if (command == "wait") {
     say("ok");
     fi_cq_entry entry;
-    (void)fi_cq_sread(g_cq, &entry, 1, nullptr, -1);
+    (void)fi_cq_sread(g_port->cq, &entry, 1, nullptr, -1);
   } else if (command == "poll" || command == "compute") {
     say("ok");
     for (g_goes_on = 1; g_goes_on;)
@@ -206,7 +222,7 @@ void obey(const std::string& line) {
 int main() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // it may poll for ever
   std::signal(SIGUSR1, [](int) { g_goes_on = 0; });
-  open_endpoint();
+  use(0);
   say("ready");
   for (std::string line; std::getline(std::cin, line);) obey(line);
   std::_Exit(0);
