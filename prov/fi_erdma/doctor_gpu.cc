@@ -86,9 +86,8 @@ void check_gpu_bytes(Report& report, const std::string& where, Variables variabl
 
 /// Tries what aws-ofi-nccl demands of the NIC before it tells NCCL that there is GPUDirect.
 void check_nccl(Report& report, const std::string& device) {
-  const Outcome outcome =
-      try_apart(telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", device}}),
-                [] { return open_without_cuda(libfabric()); });
+  const Outcome outcome = try_apart(
+      telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", device}}), open_without_cuda);
   const std::string trouble = trouble_of(outcome);
   if (trouble.empty())
     return report.ok(device + ": GPU memory also works without calls of CUDA, as NCCL needs it");

@@ -116,7 +116,7 @@ void check_renewed_memory(Report& report, const std::string& device, const Outco
 bool check_host_bytes(Report& report, double longest_seconds) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", "shm"}, {"FI_ERDMA_SHM", ""}}),
-      [&] { return exchange_bytes(libfabric(), longest_seconds); });
+      [&] { return exchange_bytes(longest_seconds); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty()) {
     report.broken("E201", "messages inside this host fail: " + trouble, outcome.said);
@@ -138,7 +138,7 @@ bool check_host_bytes(Report& report, double longest_seconds) {
 void check_nic_bytes(Report& report, const std::string& device, double longest_seconds) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", device}, {"FI_ERDMA_SHM", "off"}}),
-      [&] { return exchange_bytes(libfabric(), longest_seconds); });
+      [&] { return exchange_bytes(longest_seconds); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
     return report.broken("E202", device + ": messages fail: " + trouble, outcome.said);
@@ -151,7 +151,7 @@ void check_client(Report& report, const Client& client) {
   const std::string name = std::string(client.name) + " " + client.part;
   Variables variables = telling({{"FI_PROVIDER", "erdma"}});
   variables.emplace_back("FI_ERDMA_LOG", "info");  // then refusals of hints are told at once
-  const Outcome outcome = try_apart(variables, [&] { return ask_as(libfabric(), client); });
+  const Outcome outcome = try_apart(variables, [&] { return ask_as(client); });
   const std::string trouble = trouble_of(outcome);
   const std::string device = outcome.result.value("device", std::string());
   if (trouble.empty() && client.pci && !outcome.result.value("pci", false))

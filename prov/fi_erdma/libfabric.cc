@@ -7,10 +7,9 @@
 #include <stdexcept>
 #include <string_view>
 
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+
+#include "fi_erdma/objects.h"
 
 namespace fi_erdma {
 namespace {
@@ -24,44 +23,6 @@ bool look_up(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   return function != nullptr;
 }
-
-/// An endpoint and the objects that it needs. They are closed in reverse order.
-class Fids {
- public:
-  Fids() = default;
-  Fids(const Fids&) = delete;
-  Fids& operator=(const Fids&) = delete;
-  ~Fids() {
-    for (size_t i = x_fids.size(); i-- > 0;) fi_close(x_fids[i]);
-  }
-
-  int enable_endpoint(decltype(&::fi_fabric) open_fabric, fi_info& info) {
-    fid_fabric* fabric = nullptr;
-    fid_domain* domain = nullptr;
-    fid_cq* cq = nullptr;
-    fid_av* av = nullptr;
-    fid_ep* ep = nullptr;
-    fi_cq_attr cq_attr{};
-    fi_av_attr av_attr{};
-    int status = keep(open_fabric(info.fabric_attr, &fabric, nullptr), fabric);
-    if (!status) status = keep(fi_domain(fabric, &info, &domain, nullptr), domain);
-    if (!status) status = keep(fi_cq_open(domain, &cq_attr, &cq, nullptr), cq);
-    if (!status) status = keep(fi_av_open(domain, &av_attr, &av, nullptr), av);
-    if (!status) status = keep(fi_endpoint(domain, &info, &ep, nullptr), ep);
-    if (!status) status = fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV);
-    if (!status) status = fi_ep_bind(ep, &av->fid, 0);
-    return status ? status : fi_enable(ep);
-  }
-
- private:
-  /// Takes a reference, since the call that creates the object is an argument as well.
-  template <typename Object>
-  int keep(int status, Object* const& object) {
-    if (!status) x_fids.push_back(&object->fid);
-    return status;
-  }
-  std::vector<fid*> x_fids;
-};
 
 }  // namespace
 
@@ -124,11 +85,16 @@ int Libfabric::try_endpoints(const std::function<void()>& look) const {
   fi_info* list = nullptr;
   int status = x_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &list);
   x_freeinfo(hints);
-  for (fi_info* info = list; info && !status; info = info->next) {
-    if (std::strcmp(info->fabric_attr->prov_name, kProvider) != 0) continue;
-    Fids fids;
-    status = fids.enable_endpoint(x_fabric, *info);
-    if (!status) look();
+  try {
+    for (fi_info* info = list; info; info = info->next) {
+      if (std::strcmp(info->fabric_attr->prov_name, kProvider) != 0) continue;
+      const DomainOf domain(info);
+      Port port(domain.domain.get(), info);
+      port.enable();
+      look();
+    }
+  } catch (const CallFailed& failed) {
+    status = failed.status;
   }
   if (list) x_freeinfo(list);
   return status;

@@ -14,13 +14,13 @@
 #include <stdexcept>
 #include <vector>
 
-#include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
 #include "fi_erdma/interfaces.h"
+#include "fi_erdma/objects.h"
 #include "fi_erdma/processes.h"
 
 namespace fi_erdma {
@@ -28,77 +28,30 @@ namespace {
 
 constexpr size_t kLong = size_t(1) << 20;
 
-/// An error of a call, which ends the trial.
-struct Failed {
-  int status;
-};
-void must(ssize_t status) {
-  if (status) throw Failed{int(status)};
+/// An error that is not one of a call: of the system, or of the bytes that arrived.
+[[noreturn]] void fail(int negative_errno) {
+  throw CallFailed{negative_errno, ""};
 }
 
-struct CloseFid {
-  template <typename Object>
-  void operator()(Object* object) const {
-    fi_close(&object->fid);
+/// Returns the number of completions, which is at most 1.
+unsigned take_completion(fid_cq* cq) {
+  fi_cq_entry entry;
+  const ssize_t got = fi_cq_read(cq, &entry, 1);
+  if (got == -FI_EAVAIL) {
+    fi_cq_err_entry error{};
+    fi_cq_readerr(cq, &error, 0);
+    fail(-error.err);
   }
-};
-template <typename Object>
-using Owned = std::unique_ptr<Object, CloseFid>;
-
-template <typename Object, typename Open>
-Owned<Object> made(const Open& open) {
-  Object* object = nullptr;
-  must(open(&object));
-  return Owned<Object>(object);
+  if (got < 0 && got != -FI_EAGAIN) fail(int(got));
+  return got > 0;
 }
-
-/// An endpoint and the objects that it needs. They are destroyed in reverse order.
-struct Port {
-  Port(fid_domain* domain, fi_info* info) {
-    fi_cq_attr cq_attr{};
-    fi_av_attr av_attr{};
-    cq = made<fid_cq>([&](fid_cq** cq_out) { return fi_cq_open(domain, &cq_attr, cq_out, this); });
-    av = made<fid_av>([&](fid_av** av_out) { return fi_av_open(domain, &av_attr, av_out, this); });
-    ep = made<fid_ep>([&](fid_ep** ep_out) { return fi_endpoint(domain, info, ep_out, this); });
-    must(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
-    must(fi_ep_bind(ep.get(), &av->fid, 0));
-    must(fi_enable(ep.get()));
-  }
-  std::string name() const {
-    char bytes[128];
-    size_t length = sizeof(bytes);
-    must(fi_getname(&ep->fid, bytes, &length));
-    return {bytes, length};
-  }
-  fi_addr_t find(const Port& other) {
-    fi_addr_t address = FI_ADDR_UNSPEC;
-    must(fi_av_insert(av.get(), other.name().data(), 1, &address, 0, nullptr) - 1);
-    return address;
-  }
-  unsigned poll() {
-    fi_cq_entry entry;
-    const ssize_t got = fi_cq_read(cq.get(), &entry, 1);
-    if (got == -FI_EAVAIL) {
-      fi_cq_err_entry error{};
-      fi_cq_readerr(cq.get(), &error, 0);
-      throw Failed{-error.err};
-    }
-    if (got < 0 && got != -FI_EAGAIN) throw Failed{int(got)};
-    return got > 0;
-  }
-
-  Owned<fid_cq> cq;
-  Owned<fid_av> av;
-  Owned<fid_ep> ep;
-};
 
 /// A forked child that waits until its parent has it write to some memory.
 class Helper {
  public:
   explicit Helper(std::vector<char>& memory) {
     int back[2];
-    if (pipe2(x_go, O_CLOEXEC) || pipe2(back, O_CLOEXEC) || (x_pid = fork()) < 0)
-      throw Failed{-errno};
+    if (pipe2(x_go, O_CLOEXEC) || pipe2(back, O_CLOEXEC) || (x_pid = fork()) < 0) fail(-errno);
     x_said = back[x_pid == 0];
     close(back[x_pid != 0]);
     close(x_go[x_pid != 0 ? 0 : 1]);
@@ -114,7 +67,7 @@ class Helper {
   /// Returns after the child has written to the memory, or has ended because it lacks the memory.
   void write_memory() const {
     char byte = 0;
-    if (write(x_go[1], "", 1) != 1 || ::read(x_said, &byte, 1) < 0) throw Failed{-errno};
+    if (write(x_go[1], "", 1) != 1 || ::read(x_said, &byte, 1) < 0) fail(-errno);
   }
 
  private:
@@ -150,7 +103,7 @@ class Mapping {
   static void* map(void* at, size_t size, int flags) {
     void* const base =
         mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-    if (base == MAP_FAILED) throw Failed{-errno};
+    if (base == MAP_FAILED) fail(-errno);
     return base;
   }
   void* const x_base;
@@ -163,8 +116,11 @@ class Pair {
   Pair(fid_domain* domain, fi_info* info, double longest_seconds)
       : x_from(domain, info),
         x_to(domain, info),
-        x_address(x_from.find(x_to)),
-        x_longest(clock_t(longest_seconds * CLOCKS_PER_SEC)) {}
+        x_longest(clock_t(longest_seconds * CLOCKS_PER_SEC)) {
+    x_from.enable();
+    x_to.enable();
+    x_address = x_from.insert(x_to.name());
+  }
 
   std::string name() const { return x_from.name(); }
   void message(size_t size) {
@@ -216,13 +172,13 @@ class Pair {
   /// that.
   void reads(fid_domain* domain, const fi_info& info, size_t size) {
     fill(size);
-    const auto region = made<fid_mr>([&](fid_mr** mr) {
+    const auto region = opened<fid_mr>("fi_mr_reg", [&](auto** mr) {
       return fi_mr_reg(domain, x_here.data(), size, FI_REMOTE_READ, 0, 17, 0, mr, nullptr);
     });
     // 1 is FI_MR_BASIC, whose name warns in libfabric 2.
     const bool by_address = info.domain_attr->mr_mode & (FI_MR_VIRT_ADDR | 1);
     // The other port reads; its peer owns the memory.
-    const fi_addr_t owner = x_to.find(x_from);
+    const fi_addr_t owner = x_to.insert(x_from.name());
     for (unsigned i = 0; i < 3; ++i) {
       fill(size);
       begin();
@@ -245,28 +201,28 @@ class Pair {
   }
   void begin() { x_end = std::clock() + x_longest; }
   unsigned poll() {
-    if (std::clock() > x_end) throw Failed{-FI_ETIMEDOUT};
-    return x_from.poll() + x_to.poll();
+    if (std::clock() > x_end) fail(-FI_ETIMEDOUT);
+    return take_completion(x_from.cq.get()) + take_completion(x_to.cq.get());
   }
   template <typename Call>
   void again(const Call& call) {
     ssize_t status;
     while ((status = call()) == -FI_EAGAIN) x_done += poll();
-    must(status);
+    check_call(status, "a call");
   }
   void wait(unsigned completions) {
     while (x_done < completions) x_done += poll();
     x_done = 0;
   }
   void compare() const {
-    if (x_here != x_there) throw Failed{-FI_EIO};
+    if (x_here != x_there) fail(-FI_EIO);
   }
 
   // Unfinished operations may use the buffers until their endpoints are closed.
   std::vector<char> x_here, x_there;
   fi_context x_contexts[2];
   Port x_from, x_to;
-  fi_addr_t x_address;
+  fi_addr_t x_address = FI_ADDR_UNSPEC;
   const clock_t x_longest;
   unsigned x_done = 0;
   unsigned x_filled = 0;  ///< how often; no message has the bytes of the one before
@@ -288,13 +244,23 @@ void add_page(Json& json) {
   json["counters"] = counters_of(self);
 }
 
-fi_info& base_hints(const Libfabric& libfabric) {
-  fi_info* const hints = libfabric.new_info();
-  if (!hints) throw std::bad_alloc();
+/// Gives `work` what erdma offers, and returns "error" in the document if a call fails.
+template <typename Work>
+Json with_offer(Json json, uint64_t caps, int mr_mode, const Work& work) {
+  const Info hints = new_info();
   hints->fabric_attr->prov_name = strdup("erdma");
   hints->ep_attr->type = FI_EP_RDM;
   hints->mode = FI_CONTEXT;
-  return *hints;
+  hints->caps = caps;
+  hints->domain_attr->mr_mode = mr_mode;
+  try {
+    fi_info* list = nullptr;
+    check_call(libfabric().getinfo(FI_VERSION(1, 9), hints.get(), &list), "fi_getinfo");
+    work(Info(list).get(), json);
+  } catch (const CallFailed& failed) {
+    json["error"] = libfabric().error_text(failed.status);
+  }
+  return json;
 }
 
 /// Bytes per second at which this processor copies memory, an upper limit for a path with one copy
@@ -308,28 +274,26 @@ double copy_speed() {
     std::memcpy(to.data(), from.data(), from.size());
   }
   const auto took = std::chrono::steady_clock::now() - begin;
-  if (to[kCopies - 1] != char(kCopies - 1)) throw Failed{-FI_EIO};
+  if (to[kCopies - 1] != char(kCopies - 1)) fail(-FI_EIO);
   return kCopies * double(from.size()) / std::chrono::duration<double>(took).count();
 }
 
 /// Returns {"error"?}.
 template <typename Work>
-Json outcome_of(const Libfabric& libfabric, const Work& work) {
+Json outcome_of(const Work& work) {
   try {
     work();
     return Json::object();
-  } catch (const Failed& failed) {
-    return {{"error", libfabric.error_text(failed.status)}};
+  } catch (const CallFailed& failed) {
+    return {{"error", libfabric().error_text(failed.status)}};
   }
 }
 
-void exchange(const Libfabric& libfabric, fi_info* info, double longest_seconds, Json& json) {
+void exchange(fi_info* info, double longest_seconds, Json& json) {
   json["step"] = "open an endpoint";
-  const auto fabric =
-      made<fid_fabric>([&](fid_fabric** out) { return libfabric.fabric(info->fabric_attr, out); });
-  const auto domain = made<fid_domain>(
-      [&](fid_domain** out) { return fi_domain(fabric.get(), info, out, nullptr); });
-  Pair pair(domain.get(), info, longest_seconds);
+  const DomainOf opened_domain(info);
+  fid_domain* const domain = opened_domain.domain.get();
+  Pair pair(domain, info, longest_seconds);
   if (const auto interface = interface_of(pair.name()))
     json["interface"] = interface->name, json["mtu"] = interface->mtu;
   for (const size_t size : {size_t(8), size_t(4096), kLong}) {
@@ -339,67 +303,51 @@ void exchange(const Libfabric& libfabric, fi_info* info, double longest_seconds,
   json["speed"] = pair.speed(kLong);
   json["copy_speed"] = copy_speed();
   json["step"] = "read 1048576 bytes from registered memory";
-  pair.reads(domain.get(), *info, kLong);
+  pair.reads(domain, *info, kLong);
   add_page(json);
   json["step"] = "map memory anew";
   // Endpoints of its own, because a failure may leave operations behind.
-  json["renewed"] = outcome_of(libfabric, [&] {
-    Pair(domain.get(), info, longest_seconds).messages_of_renewed_memory(kLong);
-  });
+  json["renewed"] =
+      outcome_of([&] { Pair(domain, info, longest_seconds).messages_of_renewed_memory(kLong); });
   json["step"] = "fork";
-  json["fork"] = outcome_of(libfabric, [&] { pair.message_after_fork(kLong); });
+  json["fork"] = outcome_of([&] { pair.message_after_fork(kLong); });
 }
 
 /// Makes the calls of a client until one is answered. Returns 0 and the answer in `list`, or the
 /// error of the last call.
-int ask_in_turn(const Libfabric& libfabric, const Client& client, fi_info** list) {
-  fi_info* offer = nullptr;
-  if (libfabric.getinfo(0, nullptr, &offer)) offer = libfabric.new_info();
+int ask_in_turn(const Client& client, fi_info** list) {
+  fi_info* found = nullptr;
+  const int none = libfabric().getinfo(0, nullptr, &found);
+  const Info offer = none ? new_info() : Info(found);
   int status = -FI_ENODATA;
   for (const Attempt& attempt : client.attempts) {
-    fi_info* const hints = libfabric.new_info();
-    if (!offer || !hints) throw std::bad_alloc();
+    const Info hints = new_info();
     attempt.ask(*hints, *offer);
-    status = libfabric.getinfo(attempt.api ? attempt.api : libfabric.api(), hints, list);
-    libfabric.free(hints);
+    status = libfabric().getinfo(attempt.api ? attempt.api : libfabric().api(), hints.get(), list);
     if (!status) break;
   }
-  libfabric.free(offer);
   return status;
 }
 
 /// FI_OPT_CUDA_API_PERMITTED of libfabric 1.18 and later.
 constexpr int kCudaApiPermitted = 10;
 
-void forbid_cuda(const Libfabric& libfabric, fi_info* info) {
-  const auto fabric =
-      made<fid_fabric>([&](fid_fabric** out) { return libfabric.fabric(info->fabric_attr, out); });
-  const auto domain = made<fid_domain>(
-      [&](fid_domain** out) { return fi_domain(fabric.get(), info, out, nullptr); });
-  const auto ep =
-      made<fid_ep>([&](fid_ep** out) { return fi_endpoint(domain.get(), info, out, nullptr); });
+void forbid_cuda(fi_info* info) {
+  const DomainOf opened_domain(info);
+  const auto ep = opened<fid_ep>("fi_endpoint", [&](auto** fid) {
+    return fi_endpoint(opened_domain.domain.get(), info, fid, nullptr);
+  });
   const bool permitted = false;
-  must(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, kCudaApiPermitted, &permitted, sizeof(permitted)));
+  check_call(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, kCudaApiPermitted, &permitted, sizeof(permitted)),
+             "fi_setopt");
 }
 
 }  // namespace
 
-Json exchange_bytes(const Libfabric& libfabric, double longest_seconds) {
-  Json json = {{"step", "fi_getinfo"}};
-  fi_info& hints = base_hints(libfabric);
-  hints.caps = FI_MSG | FI_RMA;
-  hints.domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-  fi_info* list = nullptr;
-  try {
-    const int status = libfabric.getinfo(FI_VERSION(1, 9), &hints, &list);
-    libfabric.free(&hints);
-    must(status);
-    exchange(libfabric, list, longest_seconds, json);
-  } catch (const Failed& failed) {
-    json["error"] = libfabric.error_text(failed.status);
-  }
-  if (list) libfabric.free(list);
-  return json;
+Json exchange_bytes(double longest_seconds) {
+  return with_offer({{"step", "fi_getinfo"}}, FI_MSG | FI_RMA,
+                    FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
+                    [&](fi_info* info, Json& json) { exchange(info, longest_seconds, json); });
 }
 
 std::vector<std::string> client_names() {
@@ -409,34 +357,19 @@ std::vector<std::string> client_names() {
   return names;
 }
 
-Json ask_as(const Libfabric& libfabric, const Client& client) {
+Json ask_as(const Client& client) {
   fi_info* list = nullptr;
-  const int status = ask_in_turn(libfabric, client, &list);
-  if (status) return {{"error", libfabric.error_text(status)}, {"too_old", status == -FI_ENOSYS}};
-  const bool pci = list->nic && list->nic->bus_attr && list->nic->bus_attr->bus_type == FI_BUS_PCI;
-  const Json json = {
-      {"device", list->domain_attr->name}, {"gpu", bool(list->caps & FI_HMEM)}, {"pci", pci}};
-  libfabric.free(list);
-  return json;
+  const int status = ask_in_turn(client, &list);
+  if (status) return {{"error", libfabric().error_text(status)}, {"too_old", status == -FI_ENOSYS}};
+  const Info info(list);
+  const bool pci = info->nic && info->nic->bus_attr && info->nic->bus_attr->bus_type == FI_BUS_PCI;
+  return {{"device", info->domain_attr->name}, {"gpu", bool(info->caps & FI_HMEM)}, {"pci", pci}};
 }
 
-Json open_without_cuda(const Libfabric& libfabric) {
-  fi_info& hints = base_hints(libfabric);
-  hints.caps = FI_MSG | FI_RMA | FI_HMEM;
-  hints.domain_attr->mr_mode =
-      FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL | FI_MR_HMEM;
-  fi_info* list = nullptr;
-  Json json = Json::object();
-  try {
-    const int status = libfabric.getinfo(FI_VERSION(1, 9), &hints, &list);
-    libfabric.free(&hints);
-    must(status);
-    forbid_cuda(libfabric, list);
-  } catch (const Failed& failed) {
-    json["error"] = libfabric.error_text(failed.status);
-  }
-  if (list) libfabric.free(list);
-  return json;
+Json open_without_cuda() {
+  return with_offer(Json::object(), FI_MSG | FI_RMA | FI_HMEM,
+                    FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL | FI_MR_HMEM,
+                    [](fi_info* info, Json&) { forbid_cuda(info); });
 }
 
 }  // namespace fi_erdma

@@ -5,7 +5,6 @@
 
 #include "fi_erdma/clients.h"
 #include "fi_erdma/json.h"
-#include "fi_erdma/libfabric.h"
 
 namespace fi_erdma {
 
@@ -17,17 +16,17 @@ namespace fi_erdma {
 /// the counters are those of the page before the last two steps. `longest_seconds`: of processor
 /// time, for each message, since the trial polls: time in which the process was stopped does not
 /// count.
-Json exchange_bytes(const Libfabric& libfabric, double longest_seconds);
+Json exchange_bytes(double longest_seconds);
 
 /// Calls fi_getinfo as a client does. Returns {"error", "too_old"}, or {"device", "gpu", "pci"}:
 /// whether messages may be in GPU memory, and the device has a PCI address. `too_old`: this
 /// libfabric does not know the version that the client asks for.
-Json ask_as(const Libfabric& libfabric, const Client& client);
+Json ask_as(const Client& client);
 /// The names of kClients, each once.
 std::vector<std::string> client_names();
 
 /// Opens an endpoint for GPU memory and forbids it to call CUDA, as aws-ofi-nccl does before it
 /// uses GPUDirect. Returns {"error"?}.
-Json open_without_cuda(const Libfabric& libfabric);
+Json open_without_cuda();
 
 }  // namespace fi_erdma

@@ -4,8 +4,6 @@
 
 #include <cstring>
 
-#include <rdma/fi_cm.h>
-
 #include "fi_erdma/libfabric.h"
 #include "fi_erdma/pair/sides.h"
 
@@ -19,9 +17,8 @@ char* copy_of(const std::string& text) {
   return text.empty() ? nullptr : ::strdup(text.c_str());
 }
 
-fi_info* find(const Options& options, uint64_t caps) {
-  fi_info* hints = libfabric().new_info();
-  if (!hints) fail("out of memory");
+Info find(const Options& options, uint64_t caps) {
+  const Info hints = new_info();
   const bool device = options.memory != "host";
   hints->caps = caps | (device ? FI_HMEM : 0);
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -34,21 +31,23 @@ fi_info* find(const Options& options, uint64_t caps) {
   hints->fabric_attr->prov_name = copy_of(options.provider);
   const char* node = options.source.empty() ? nullptr : options.source.c_str();
   fi_info* found = nullptr;
-  const int rc = libfabric().getinfo(FI_VERSION(1, 17), hints, &found, node);
-  libfabric().free(hints);
+  const int rc = libfabric().getinfo(FI_VERSION(1, 17), hints.get(), &found, node);
   if (rc == -FI_ENODATA) {
     not_supported("provider %s does not offer what this test needs", options.provider.c_str());
   }
   must(rc, "fi_getinfo");
-  return found;
+  return Info(found);
 }
 
-/// Stores the object that an open call created in a Fid.
-template <class T, class F>
-void open(Fid<T>& fid, const char* what, F&& call) {
-  T* opened = nullptr;
-  must(call(&opened), what);
-  fid.reset(opened);
+/// Returns what the calls return. If one fails, this process ends.
+template <class Calls>
+auto or_fail(const Calls& calls) {
+  try {
+    return calls();
+  } catch (const CallFailed& failed) {
+    must(failed.status, failed.call);
+    throw;  // not reached
+  }
 }
 
 void forbid_shared_memory(fid_ep* ep) {
@@ -74,43 +73,27 @@ void complete(void* context, int error, uint64_t flags, size_t length, uint64_t 
 }  // namespace
 
 Endpoint::Endpoint(const Options& options, uint64_t caps)
-    : x_limit_s(options.limit_s), x_info(find(options, caps)) {
-  open(x_fabric, "fi_fabric",
-       [&](auto** fid) { return libfabric().fabric(x_info->fabric_attr, fid); });
-  open(x_domain, "fi_domain",
-       [&](auto** fid) { return fi_domain(x_fabric.get(), x_info.get(), fid, nullptr); });
-  fi_av_attr av{};
-  av.type = FI_AV_TABLE;
-  open(x_av, "fi_av_open",
-       [&](auto** fid) { return fi_av_open(x_domain.get(), &av, fid, nullptr); });
-  fi_cq_attr cq{};
-  cq.format = FI_CQ_FORMAT_TAGGED;
-  cq.size = 8192;
-  open(x_cq, "fi_cq_open",
-       [&](auto** fid) { return fi_cq_open(x_domain.get(), &cq, fid, nullptr); });
-  open(x_ep, "fi_endpoint",
-       [&](auto** fid) { return fi_endpoint(x_domain.get(), x_info.get(), fid, nullptr); });
-  must(fi_ep_bind(x_ep.get(), &x_av->fid, 0), "fi_ep_bind av");
-  must(fi_ep_bind(x_ep.get(), &x_cq->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind cq");
-  if (options.nic_only) forbid_shared_memory(x_ep.get());
-  must(fi_enable(x_ep.get()), "fi_enable");
+    : x_limit_s(options.limit_s),
+      x_info(find(options, caps)),
+      x_domain(or_fail([&] { return DomainOf(x_info.get()); })),
+      x_port(or_fail([&] {
+        fi_cq_attr cq{};
+        cq.format = FI_CQ_FORMAT_TAGGED;
+        cq.size = 8192;
+        return Port(domain(), x_info.get(), cq);
+      })) {
+  if (options.nic_only) forbid_shared_memory(ep());
+  or_fail([&] { x_port.enable(); });
 }
 
 Endpoint::~Endpoint() = default;
-
-void Endpoint::FreeInfo::operator()(fi_info* info) const noexcept {
-  libfabric().free(info);
-}
 
 bool Endpoint::needs_registration() const noexcept {
   return (x_info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
 }
 
 std::string Endpoint::name() const {
-  char bytes[256];
-  size_t length = sizeof bytes;
-  must(fi_getname(&x_ep->fid, bytes, &length), "fi_getname");
-  return {bytes, length};
+  return or_fail([&] { return x_port.name(); });
 }
 
 fi_addr_t Endpoint::insert(const std::string& name) {
@@ -119,15 +102,12 @@ fi_addr_t Endpoint::insert(const std::string& name) {
   if (x_info->addr_format != FI_ADDR_STR && name.size() != own)
     fail("the address of the other side has %zu byte%s, not %zu: is its provider another one?",
          name.size(), name.size() == 1 ? "" : "s", own);
-  fi_addr_t address = FI_ADDR_UNSPEC;
-  const int rc = fi_av_insert(x_av.get(), name.data(), 1, &address, 0, nullptr);
-  if (rc != 1) fail("fi_av_insert: %d", rc);
-  return address;
+  return or_fail([&] { return x_port.insert(name); });
 }
 
 void Endpoint::progress() {
   fi_cq_tagged_entry found[16];
-  const ssize_t count = fi_cq_read(x_cq.get(), found, 16);
+  const ssize_t count = fi_cq_read(x_port.cq.get(), found, 16);
   if (count == -FI_EAGAIN) return;
   if (count == -FI_EAVAIL) return take_error();
   if (count < 0) fail("fi_cq_read: %s", libfabric().error_text(int(count)).c_str());
@@ -138,7 +118,7 @@ void Endpoint::progress() {
 
 void Endpoint::take_error() {
   fi_cq_err_entry error{};
-  const ssize_t rc = fi_cq_readerr(x_cq.get(), &error, 0);
+  const ssize_t rc = fi_cq_readerr(x_port.cq.get(), &error, 0);
   if (rc == -FI_EAGAIN) return;
   if (rc != 1) fail("fi_cq_readerr: %zd", rc);
   if (error.err == 0) fail("an error completion without an error");

@@ -5,27 +5,15 @@
 #include <memory>
 #include <string>
 
-#include <rdma/fabric.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
+#include "fi_erdma/objects.h"
 #include "fi_erdma/pair/options.h"
 
 namespace fi_erdma::pair {
 
 class Channel;
-
-struct Close {
-  template <class T>
-  void operator()(T* object) const noexcept {
-    (void)fi_close(&object->fid);
-  }
-};
-template <class T>
-using Fid = std::unique_ptr<T, Close>;
 
 /// One operation of the application. It must not be moved before it has completed.
 struct Operation {
@@ -50,8 +38,8 @@ class Endpoint {
   std::string name() const;
   /// Fails if it cannot be an address of this provider.
   fi_addr_t insert(const std::string& name);
-  fid_ep* ep() const noexcept { return x_ep.get(); }
-  fid_domain* domain() const noexcept { return x_domain.get(); }
+  fid_ep* ep() const noexcept { return x_port.ep.get(); }
+  fid_domain* domain() const noexcept { return x_domain.domain.get(); }
   const fi_info& info() const noexcept { return *x_info; }
   bool needs_registration() const noexcept;
 
@@ -67,22 +55,16 @@ class Endpoint {
   /// Waits for the operation and fails if it ended in an error.
   void finish(Operation& operation, const char* what);
   /// Closes the endpoint. The destructor closes the other objects.
-  void close() { x_ep.reset(); }
+  void close() { x_port.ep.reset(); }
 
  private:
   void take_error();
 
-  struct FreeInfo {
-    void operator()(fi_info* info) const noexcept;
-  };
   const double x_limit_s;
   const Channel* x_other = nullptr;
-  std::unique_ptr<fi_info, FreeInfo> x_info;
-  Fid<fid_fabric> x_fabric;
-  Fid<fid_domain> x_domain;
-  Fid<fid_av> x_av;
-  Fid<fid_cq> x_cq;
-  Fid<fid_ep> x_ep;
+  const Info x_info;
+  const DomainOf x_domain;
+  Port x_port;
 };
 
 }  // namespace fi_erdma::pair
