@@ -163,6 +163,13 @@ TEST(a_port_mapper_is_known_by_its_port, 2) {
   ck_assert_uint_eq(lines_with("and the port mapper iwpmd runs on this host"), unsigned(_i));
 }
 
+TEST(a_port_mapper_is_not_blamed_for_what_this_host_lacks, 3) {
+  constexpr int kStatus[] = {-FI_ENOMEM, -FI_ENODEV, -FI_EHOSTUNREACH};
+  g_log.clear();
+  tell_why_unreached(name_b(), kStatus[_i], true, true);
+  ck_assert_uint_eq(lines_with("iwpmd"), 0);
+}
+
 TEST(a_hello_with_empty_terms_is_refused, 2) {
   World world;
   Host& a = world.add(kA, 1);

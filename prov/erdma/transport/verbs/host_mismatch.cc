@@ -52,7 +52,10 @@ void tell_why_unreached(const util::SocketAddress& peer, int status, bool standa
                         bool mapper_runs) noexcept {
   const util::AddressText name = peer.to_string();
   const util::ErrorText error(-status);
-  if (standard && mapper_runs)
+  // What a connect to another port than that of the NIC ends in.
+  const bool nobody =
+      status == -FI_ECONNREFUSED || status == -FI_ECONNRESET || status == -FI_ETIMEDOUT;
+  if (standard && mapper_runs && nobody)
     ERDMA_NOTICE(host_mismatch, EP_CTRL,
                  "%s is not reached (%s), and the port mapper iwpmd runs on this host, which sends "
                  "connections to other ports than the NIC listens on. Stop it on all hosts: "
