@@ -267,6 +267,18 @@ TEST(an_address_without_route_is_unreachable) {
   ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
 }
 
+/// More descriptors would not help.
+TEST(an_own_address_that_is_gone_is_named_as_the_cause) {
+  ManualClock clock;
+  FakeQueuePairs queue_pairs;
+  TcpBackend backend(address_of("203.0.113.77", 0), 1'000'000'000, queue_pairs, clock);
+  g_log.clear();
+  ck_assert_int_eq(backend.connect(1, address_of("203.0.113.78", 9)), -FI_EADDRNOTAVAIL);
+  ck_assert_uint_eq(g_log.size(), 1);
+  ck_assert(contains(g_log[0].text, "203.0.113.77"));
+  ck_assert(!contains(g_log[0].text, "ulimit -n"));
+}
+
 TEST(garbage_is_told_so_and_closed) {
   Node a;
   const util::Fd fd = stranger(a);

@@ -20,6 +20,18 @@ int status_of(int error) noexcept {
   return route ? -FI_EHOSTUNREACH : -error;
 }
 
+void tell_no_socket(const util::SocketAddress& own, const util::SocketAddress& peer,
+                    int error) noexcept {
+  if (error == EADDRNOTAVAIL)
+    ERDMA_NOTICE(
+        port, EP_CTRL,
+        "cannot connect from %s to %s: %s; give this address back to the network interface",
+        own.to_string().c_str(), peer.to_string().c_str(), fi_strerror(error));
+  else
+    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot make a socket to %s: %s%s", peer.to_string().c_str(),
+                 fi_strerror(error), error == EMFILE ? "; each peer needs one (ulimit -n)" : "");
+}
+
 }  // namespace
 
 TcpBackend::TcpBackend(const util::SocketAddress& name, uint64_t peer_timeout_ns,
@@ -127,8 +139,7 @@ int TcpBackend::connect(uint64_t id, const util::SocketAddress& peer) noexcept t
   util::Fd fd(bound_socket(own, true));
   if (fd.get() < 0) {
     const int error = -fd.release();
-    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot make a socket to %s: %s%s", peer.to_string().c_str(),
-                 fi_strerror(error), error == EMFILE ? "; each peer needs one (ulimit -n)" : "");
+    tell_no_socket(x_own, peer, error);
     return -error;
   }
   if (::connect(fd.get(), peer.data(), socklen_t(peer.size())) && errno != EINPROGRESS)
