@@ -411,6 +411,47 @@ TEST(a_peer_that_could_not_receive_its_hot_ring_gets_another) {
   beside(side, send, [&] { side.poll(); });
 }
 
+/// The receiver of a large message needs a descriptor for a moment. 0: it gets one in time; 1: it
+/// does not.
+TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 2) {
+  LeapClock clock;
+  Pair pair;
+  auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
+  ck_assert(bool(opened) && open_side(pair.a));
+  pair.b.name = (*opened)->name();
+  pair.b.transport = opened->get();
+  pair.b.owned = std::move(*opened);
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  const auto source = pattern(100'000, 7);
+  std::vector<std::byte> target(source.size());
+  const iovec from{const_cast<std::byte*>(source.data()), source.size()};
+  const iovec to{target.data(), target.size()};
+  RemoteKey key;
+  ck_assert(pair.poll_until(
+      [&] { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == 0; }));
+  const transport::RemoteRange all{key, 0, source.size()};
+  const auto get = [&] {
+    clock.time += 1'000'000;  // what is tried again after a pause must come due
+    return pair.b_to_a().get(all, &to, 1, 7);
+  };
+  {
+    const NoDescriptors none;
+    for (int i = 0; i < 3; ++i) {
+      ck_assert_int_eq(get(), -FI_EAGAIN);
+      ck_assert(!pair.b.transport->arm());  // nothing would wake this side to try again
+      pair.b.poll();
+    }
+    clock.time += _i * 3600'000'000'000;
+    if (_i == 1) ck_assert_int_eq(get(), -FI_EMFILE);
+  }
+  ck_assert_int_eq(get(), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
+  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
+  ck_assert(target == source);
+  pair.a_to_b().revoke(key);
+}
+
 }  // namespace
 
 }  // namespace erdma::test

@@ -1,5 +1,6 @@
 #include "transport/shm/in_bulk.h"
 
+#include <cerrno>
 #include <new>
 #include <utility>
 
@@ -13,10 +14,22 @@ namespace {
 
 /// How long no memory is made for peers after the kernel refused to pass some.
 constexpr uint64_t kPassPause = util::kMillisecond;
+/// How long this process may lack the descriptor or the memory for large transfers.
+constexpr uint64_t kLackPatience = 5'000 * util::kMillisecond;
 constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
 
 uint64_t number_of(util::PoolHandle handle) noexcept {
   return uint64_t(handle.generation) << 32 | handle.index;
+}
+
+/// Peers and other threads may give back what lacks. Without it, each message of the peer fails.
+int await_room(LinkContext& context, int error) noexcept {
+  if (error != -FI_EMFILE && error != -ENFILE && error != -FI_ENOMEM) return error;
+  const uint64_t now = context.clock.now();
+  if (!context.lacks_since) context.lacks_since = now;
+  if (now - context.lacks_since >= kLackPatience) return error;
+  context.next_pass = now + kPassPause;
+  return context.try_later();
 }
 
 }  // namespace
@@ -24,7 +37,8 @@ uint64_t number_of(util::PoolHandle handle) noexcept {
 util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChannel& channel) try {
   if (context.clock.now() < context.next_pass) return context.try_later();
   auto segment = Memfd::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
-  if (!segment) return segment.error();
+  if (!segment) return await_room(context, segment.error());
+  context.lacks_since = 0;
   auto bulk = std::make_unique<InBulk>(context, channel, std::move(*segment));
   const int fd = bulk->x_segment.fd();
   const int rc = send_control(channel.connection()->socket, ControlType::bulk_memory, 0, &fd);
