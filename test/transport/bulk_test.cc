@@ -532,6 +532,30 @@ TEST(a_stop_of_an_older_generation_means_nothing) {
   ck_assert(second.arrived());
 }
 
+/// A word that no honest peer writes ends a transfer, and keeps nobody from sleeping.
+TEST(a_ticket_with_bits_that_mean_nothing_keeps_no_sender_awake) {
+  Channel channel(Ways::dual);
+  BulkShared& page = shared_page(channel.shared);
+  while (channel.out.poll()) continue;
+  page.ticket[0].state.store(pack(TicketState{1, Mode::read_only}) | uint64_t{1} << 20);
+  ck_assert(channel.out.ready());
+  channel.out.poll();
+  ck_assert(!channel.out.ready());
+}
+
+TEST(a_sender_that_stops_with_a_claim_keeps_no_receiver_awake) {
+  Channel channel(Ways::dual);
+  Message message(channel, 4 * kMiB);
+  channel.in.poll(channel.sink);
+  TicketProgress& progress = shared_page(channel.shared).progress[0];
+  Claims claims = unpack_claims(progress.claim.load());
+  ++claims.back;
+  progress.claim.store(pack(claims));
+  progress.stop.store(pack(Stop{claims.generation, Stop::kNoChunk, EFAULT}));
+  for (int i = 0; i < 100 && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  assert_done_once(channel.sink, 7, -EPROTO);
+}
+
 }  // namespace
 
 }  // namespace erdma::transport::shm

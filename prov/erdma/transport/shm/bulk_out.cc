@@ -161,7 +161,9 @@ bool BulkOut::join(size_t ticket, TicketState state) noexcept {
   for (size_t i = 0; i < std::min(copy.iovs, kMaxIov); ++i)
     copy.iov[i] = {remote_address(load_acquire(body.iov[i].address)),
                    load_acquire(body.iov[i].length)};
-  if (load_acquire(body.state) != pack(state)) return false;
+  // Bits that mean nothing are ignored here, too: otherwise they would keep this side from
+  // sleeping.
+  if (pack(state_of(ticket)) != pack(state)) return false;
   const int error = refusal(copy);
   if (error == 0) copy.chunks = chunks_of(copy.range.length(), copy.chunk);
   x_tickets[ticket] = copy;

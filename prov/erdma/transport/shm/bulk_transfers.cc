@@ -359,8 +359,10 @@ int BulkTransfers::watch_sender(Transfer& transfer) noexcept {
   if (!transfer.closed || transfer.status != 0) return 0;
   const uint32_t failed = stop.chunk != Stop::kNoChunk ? 1 : 0;
   const uint64_t over = uint64_t(tally_of(progress.done, transfer)) + failed;
-  // A sender stops at the chunk that failed, so that is the last one it claimed.
-  if (over > transfer.by_sender || (failed && stop.chunk != transfer.chunks - transfer.by_sender)) {
+  // A sender stops at the chunk that failed, so that is the last one it claimed. It has moved the
+  // others, so this side must not wait, without sleep, for more.
+  if (over > transfer.by_sender || (stop.error != 0 && over < transfer.by_sender) ||
+      (failed && stop.chunk != transfer.chunks - transfer.by_sender)) {
     transfer.status = -EPROTO;
     return 1;
   }
