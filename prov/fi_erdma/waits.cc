@@ -122,6 +122,7 @@ uint64_t gauge_of(const Json& block, const char* name) {
 
 WaitGraph::WaitGraph(std::vector<Json> processes) : x_processes(std::move(processes)) {
   std::erase_if(x_processes, [](const Json& one) { return !member(one, "pid").is_number(); });
+  x_addresses.resize(size());
   for (size_t i = 0; i < size(); ++i) learn(i);
   for (const Json& one : x_processes) x_several_jobs |= job_of(one) != job_of(x_processes.front());
   x_peers.resize(size());
@@ -181,6 +182,7 @@ void WaitGraph::learn(size_t i) {
   if (!endpoints.is_array()) return;
   for (const Json& endpoint : endpoints) {
     const std::string address = text_of(endpoint, "address");
+    x_addresses[i].emplace(number_of(endpoint, "index", 0), address);
     x_here.emplace(key_on_host(x_processes[i], address), i);
     if (text_of(endpoint, "device") != "shm") x_there.emplace(address, i);
     if (member(endpoint, "calls") == false) x_unpolled.emplace(i, address);
@@ -191,14 +193,19 @@ void WaitGraph::learn_peers(size_t i) {
   const Json& peers = member(x_processes[i], "peers");
   if (!peers.is_array()) return;
   for (const Json& peer : peers)
-    if (const size_t other = find(x_processes[i], peer); other != kNobody)
-      x_peers[i].emplace(other, &peer);
+    x_peers[i].emplace(std::pair(owner_of(i, peer), text_of(peer, "address")), &peer);
 }
 
-/// The block that the other process has of this one.
-const Json* WaitGraph::peer_of(size_t i, size_t other) const {
+std::string WaitGraph::owner_of(size_t i, const Json& peer) const {
+  const auto found = x_addresses[i].find(number_of(peer, "endpoint", 0));
+  return found == x_addresses[i].end() ? std::string() : found->second;
+}
+
+/// The block that the other process has of the same two endpoints. Its other endpoints may have
+/// blocks of this process, too.
+const Json* WaitGraph::same_pair(size_t i, const Json& peer, size_t other) const {
   if (other == kNobody) return nullptr;
-  const auto found = x_peers[other].find(i);
+  const auto found = x_peers[other].find({text_of(peer, "address"), owner_of(i, peer)});
   return found == x_peers[other].end() ? nullptr : found->second;
 }
 
@@ -215,7 +222,7 @@ void WaitGraph::find_waits(size_t i, const Json& peer) {
         {i, to, name,
          tell ? fmt::format("{}; no thread of {} polls that endpoint", why, name) : why});
   };
-  if (sends) add(other, why_of_send(peer, name, peer_of(i, other)));
+  if (sends) add(other, why_of_send(peer, name, same_pair(i, peer, other)));
   if (receives) add(other, why_of_receive(peer, name));
   // The process waits for its own NIC.
   const bool own = text_of(peer, "matched_for") == "flush";

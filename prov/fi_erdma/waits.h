@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -47,7 +48,9 @@ class WaitGraph {
   void find_suspects(size_t i);
   void find_waits(size_t i, const Json& peer);
   size_t find(const Json& process, const Json& peer) const;
-  const Json* peer_of(size_t i, size_t other) const;
+  /// The address of the endpoint that has the block.
+  std::string owner_of(size_t i, const Json& peer) const;
+  const Json* same_pair(size_t i, const Json& peer, size_t other) const;
 
   std::vector<Json> x_processes;
   bool x_several_jobs = false;
@@ -55,8 +58,10 @@ class WaitGraph {
   std::unordered_map<std::string, size_t> x_there;  ///< by address, for peers behind a NIC
   /// The endpoints that no thread polls although their process calls libfabric: process, address.
   std::set<std::pair<size_t, std::string>> x_unpolled;
-  /// For each process: its blocks of other processes.
-  std::vector<std::unordered_map<size_t, const Json*>> x_peers;
+  /// For each process: the addresses of its endpoints, by the index of the block.
+  std::vector<std::unordered_map<uint64_t, std::string>> x_addresses;
+  /// For each process: its blocks of peers, by the address of the endpoint and of the peer.
+  std::vector<std::map<std::pair<std::string, std::string>, const Json*>> x_peers;
   /// For each job: the processes that send nothing, and why.
   std::unordered_map<std::string, std::vector<std::pair<size_t, const char*>>> x_silent;
   std::vector<Wait> x_waits;  ///< in the order of `from`

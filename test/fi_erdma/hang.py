@@ -541,6 +541,20 @@ class Hang(Job):
         self.says(self.hang([], "-", text=json.dumps(document)), r"all wait in the end for rank 0",
                   r"1 message of 8.00 KiB from 192.0.2.1:1: the NIC does not flush what it wrote")
 
+    def test_what_came_at_another_endpoint_is_not_taken_for_what_a_send_waits_for(self):
+        def process(pid, name, peers):
+            endpoints = [{"index": index, "address": f"{name}{index}", "device": "shm"} for index in range(2)]
+            return {"pid": pid, "host": "a", "verdict": "unmatched", "says": "polls", "process": {"rank": pid},
+                    "endpoints": endpoints, "peers": peers}
+        for at in range(2):
+            sends = {"endpoint": 0, "path": "shm", "address": "y0", "sends_for": "match", "stands": {"sends": True},
+                     "gauges": {"sends": 1}}
+            others = [{"endpoint": index, "path": "shm", "address": f"x{index}", "gauges": {"unexpected": int(index == at)}}
+                      for index in range(2)]
+            document = {"schema": "fi_erdma.hang/1", "processes": [process(1, "x", [sends]), process(2, "y", others[::-1])]}
+            self.says(self.hang([], "-", text=json.dumps(document)),
+                      r"1 send of 0 B to rank 2: " + (r"announced, and not asked for" if at else r"rank 2 has 1 of these"))
+
     def test_a_large_job_in_which_all_wait_for_all_is_told(self):
         ranks = range(300)
         address = [f"192.0.2.1:{rank}" for rank in ranks]
