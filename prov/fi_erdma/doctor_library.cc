@@ -9,6 +9,7 @@
 
 #include "fi_erdma/doctor.h"
 #include "fi_erdma/libfabric.h"
+#include "fi_erdma/objects.h"
 #include "fi_erdma/traffic.h"
 #include "fi_erdma/trial.h"
 #include "fi_erdma/variables.h"
@@ -24,18 +25,16 @@ Json look_around() {
   if (!library) return {{"no_libfabric", fault}};
   Json json = {{"version", library->version()}, {"path", library->path()}};
   json["devices"] = Json::array();
-  fi_info* const hints = library->new_info();
-  if (!hints) throw std::bad_alloc();
+  const Info hints = new_info();
   hints->mode = FI_CONTEXT;
   hints->fabric_attr->prov_name = strdup("erdma");
-  fi_info* list = nullptr;
-  const int status = library->getinfo(FI_VERSION(1, 9), hints, &list);
-  library->free(hints);
+  fi_info* found = nullptr;
+  const int status = library->getinfo(FI_VERSION(1, 9), hints.get(), &found);
+  const Info list(found);
   if (status) json["error"] = library->error_text(status);
-  for (const fi_info* info = list; info; info = info->next)
+  for (const fi_info* info = found; info; info = info->next)
     json["devices"].push_back(info->domain_attr->name);
   if (list) json["provider_version"] = version_text(list->fabric_attr->prov_version);
-  if (list) library->free(list);
   json["provider"] = library->provider_path();
   json["unknown"] = unknown_variables(library->variables());
   return json;

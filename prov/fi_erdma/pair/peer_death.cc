@@ -15,6 +15,7 @@
 
 #include "fi_erdma/libfabric.h"
 #include "fi_erdma/pair/echo_server.h"
+#include "fi_erdma/pair/exchange.h"
 #include "fi_erdma/pair/memory.h"
 #include "fi_erdma/pair/tests.h"
 
@@ -92,11 +93,6 @@ int serve(const TestOptions& options, int rounds, Channel& client) {
 
 // --- the client's side ---
 
-struct Target {
-  fi_addr_t address = FI_ADDR_UNSPEC;
-  uint64_t remote = 0, key = 0;
-};
-
 enum class Kind { stuck_send, lonely_receive, send, receive, read, write };
 constexpr const char* kNames[] = {
     "send without a receive", "receive without a send", "send", "receive", "read", "write"};
@@ -104,7 +100,7 @@ constexpr const char* kNames[] = {
 /// One operation on a server, which is posted repeatedly.
 class Work {
  public:
-  Work(Endpoint& endpoint, const Target& target, Kind kind, size_t size, uint64_t number)
+  Work(Endpoint& endpoint, const Peer& target, Kind kind, size_t size, uint64_t number)
       : x_endpoint(endpoint),
         x_target(target),
         x_kind(kind),
@@ -165,7 +161,7 @@ class Work {
   }
 
   Endpoint& x_endpoint;
-  const Target x_target;
+  const Peer x_target;
   const Kind x_kind;
   const size_t x_size;
   const uint64_t x_number;
@@ -177,7 +173,7 @@ class Work {
 /// Exchanges messages with one echo server, one after the other, and checks them.
 class Echoes {
  public:
-  Echoes(const Options& options, Endpoint& endpoint, const Target& target, uint64_t number) {
+  Echoes(const Options& options, Endpoint& endpoint, const Peer& target, uint64_t number) {
     for (const size_t size : options.sizes) {
       Pair& pair = x_pairs.emplace_back(endpoint, target, size, number);
       if (options.spoil && size > 0) pair.out.spoil();
@@ -204,7 +200,7 @@ class Echoes {
 
  private:
   struct Pair {
-    Pair(Endpoint& endpoint, const Target& target, size_t size, uint64_t number)
+    Pair(Endpoint& endpoint, const Peer& target, size_t size, uint64_t number)
         : out(endpoint, target, Kind::send, size, number),
           in(endpoint, target, Kind::receive, size, number) {}
     Work out, in;
@@ -241,14 +237,14 @@ class Client {
     x_endpoint.progress();
     if (x_survivor) x_survivor->step();
   }
-  Target meet() {
+  Peer meet() {
     const auto contact = from_bytes<Contact>(x_channel.receive([this] { drive(); }));
     return {x_endpoint.insert({contact.name, std::min(contact.name_length, sizeof contact.name)}),
             contact.remote, contact.key};
   }
   uint64_t next_number() { return x_numbers += 1000; }
   void echo(Echoes& echoes, const char* what);
-  void post_all(const Target& victim);
+  void post_all(const Peer& victim);
   void repeat();
   void bury(double killed_at, uint64_t errors_before);
 
@@ -272,7 +268,7 @@ void Client::echo(Echoes& echoes, const char* what) {
       what);
 }
 
-void Client::post_all(const Target& victim) {
+void Client::post_all(const Peer& victim) {
   x_work.clear();
   uint64_t number = next_number();
   for (const size_t size : x_options.sizes) {
@@ -330,7 +326,7 @@ void Client::bury(double killed_at, uint64_t errors_before) {
 }
 
 void Client::round(bool stopped) {
-  const Target victim = meet();
+  const Peer victim = meet();
   {
     Echoes echoes(x_options, x_endpoint, victim, next_number());
     echo(echoes, "echoes of the server that will die");
