@@ -97,11 +97,17 @@ TEST(who_was_told_is_waited_for) {
   ck_assert(!sleepers.tell() && sleepers.all_looked());
   const Sleepers::Ticket first = sleepers.enter(), second = sleepers.enter();
   ck_assert(sleepers.tell() && !sleepers.all_looked());
-  ck_assert(sleepers.leave(first) && !sleepers.all_looked());
+  ck_assert(sleepers.told(first));
+  sleepers.leave(first);
+  ck_assert(!sleepers.all_looked());
   ck_assert(sleepers.tell() && !sleepers.all_looked());
-  ck_assert(sleepers.leave(second) && sleepers.all_looked());
+  ck_assert(sleepers.told(second));
+  sleepers.leave(second);
+  ck_assert(sleepers.all_looked());
   const Sleepers::Ticket third = sleepers.enter();
-  ck_assert(!sleepers.leave(third) && sleepers.all_looked());
+  ck_assert(!sleepers.told(third));
+  sleepers.leave(third);
+  ck_assert(sleepers.all_looked());
   ck_assert_uint_eq(sleepers.count(), 0);
 }
 

@@ -95,7 +95,7 @@ void WaitObject::wake_sleepers() noexcept {
 bool WaitObject::clear_sleepers() noexcept {
   if (!owned()) return true;
   const std::lock_guard guard(x_mutex);
-  if (x_owed != 0) return false;
+  if (!x_callers.all_looked()) return false;
   x_sleepers.clear();
   return true;
 }
@@ -110,31 +110,24 @@ Slept WaitObject::wait(const Deadline& deadline) noexcept {
 void WaitObject::signal() noexcept {
   if (!owned()) return;
   const std::lock_guard guard(x_mutex);
-  ++x_generation;
-  x_owed = x_inside;
-  if (x_inside > 0) return x_sleepers.ring();
+  if (x_callers.tell()) return x_sleepers.ring();
   x_stored = true;
   x_watchers.ring();
 }
 
 WaitObject::Ticket WaitObject::enter() noexcept {
   const std::lock_guard guard(x_mutex);
-  ++x_inside;
-  if (!x_stored) return x_generation;
-  x_stored = false;
-  ++x_owed;
-  return x_generation - 1;
+  return x_callers.enter(std::exchange(x_stored, false));
 }
 
 bool WaitObject::signalled(Ticket ticket) const noexcept {
   const std::lock_guard guard(x_mutex);
-  return ticket != x_generation;
+  return x_callers.told(ticket);
 }
 
 void WaitObject::leave(Ticket ticket) noexcept {
   const std::lock_guard guard(x_mutex);
-  --x_inside;
-  if (ticket != x_generation) --x_owed;
+  x_callers.leave(ticket);
 }
 
 bool WaitObject::take_signal() noexcept {

@@ -54,6 +54,42 @@ class Deadline {
 /// application was called.
 enum class Slept : uint8_t { woken, over, interrupted };
 
+/// The threads in one kind of call, and how many of them were told something that they have not
+/// noticed yet. Threads sleep on a wait object, and while one of them was told to look and has not
+/// looked, the wake-up must not be cleared, so no other thread can go to sleep. The caller holds a
+/// lock.
+class Sleepers {
+ public:
+  using Ticket = uint64_t;
+
+  size_t count() const noexcept { return x_count; }
+  bool all_looked() const noexcept { return x_told == 0; }
+  /// `told`: as if tell() were called at once for this thread alone.
+  Ticket enter(bool told = false) noexcept {
+    ++x_count;
+    x_told += told;
+    return x_tellings - told;
+  }
+  /// True: the thread was told.
+  bool told(Ticket ticket) const noexcept { return ticket != x_tellings; }
+  void leave(Ticket ticket) noexcept {
+    --x_count;
+    if (told(ticket)) --x_told;
+  }
+  /// Tells all threads. False: there is none.
+  bool tell() noexcept {
+    if (x_count == 0) return false;
+    ++x_tellings;
+    x_told = x_count;
+    return true;
+  }
+
+ private:
+  size_t x_count = 0;
+  size_t x_told = 0;
+  uint64_t x_tellings = 0;
+};
+
 /// The object that threads sleep on: two epoll sets of the sources' descriptors, each with its own
 /// eventfd. One is fd(), for threads of the application that watch it (fi_trywait, then poll or
 /// epoll). The other is for threads in a blocking call. So neither group consumes a wake-up of the
@@ -61,8 +97,8 @@ enum class Slept : uint8_t { woken, over, interrupted };
 /// forked child, which shares the sets with its parent, the calls change nothing.
 class WaitObject {
  public:
-  /// Identifies one blocking call of a thread, for signal().
-  using Ticket = uint64_t;
+  /// Of one blocking call of a thread, for signal().
+  using Ticket = Sleepers::Ticket;
 
   /// A negative fi_errno, after one log line: the kernel refuses descriptors.
   static util::Result<std::unique_ptr<WaitObject>> create();
@@ -83,6 +119,16 @@ class WaitObject {
   bool clear_sleepers() noexcept;
   /// Sleeps until a wake-up, or until a source's descriptor is readable.
   Slept wait(const Deadline& deadline) noexcept;
+  /// The same as one of `sleepers`, while the lock that protects them is released.
+  template <typename Lock>
+  Slept wait_as(Sleepers& sleepers, Lock& lock, const Deadline& deadline) noexcept {
+    const Sleepers::Ticket ticket = sleepers.enter();
+    lock.unlock();
+    const Slept how = wait(deadline);
+    lock.lock();
+    sleepers.leave(ticket);
+    return how;
+  }
 
   /// fi_cq_signal(3): signals every thread between enter() and leave(). If there is none, the
   /// signal is stored for the next call of enter(), take_signal() or clear_watchers().
@@ -110,48 +156,12 @@ class WaitObject {
 
   Half x_watchers, x_sleepers;
   mutable util::OwnedMutex x_mutex;
-  uint64_t x_generation = 0;  ///< signals so far
-  unsigned x_inside = 0;      ///< threads between enter() and leave()
-  unsigned x_owed = 0;        ///< how many of them were signalled
-  bool x_stored = false;      ///< a signal that found no thread
+  Sleepers x_callers;     ///< threads between enter() and leave(); signal() tells them
+  bool x_stored = false;  ///< a signal that found no thread
 };
 
 /// How a call of Waitable::nap() ended. work: it did not sleep, because there is something to do.
 enum class Nap : uint8_t { impossible, work, woken, over };
-
-/// The threads that sleep on one wait object, and how many of them were told to look and have not
-/// looked yet. While there is one, the wake-up must not be cleared, so no other thread can go to
-/// sleep. The caller holds a lock.
-class Sleepers {
- public:
-  using Ticket = uint64_t;
-
-  size_t count() const noexcept { return x_count; }
-  bool all_looked() const noexcept { return x_told == 0; }
-  Ticket enter() noexcept {
-    ++x_count;
-    return x_tellings;
-  }
-  /// True: the thread was told.
-  bool leave(Ticket ticket) noexcept {
-    --x_count;
-    if (ticket == x_tellings) return false;
-    --x_told;
-    return true;
-  }
-  /// Tells all sleeping threads to look. False: none sleeps.
-  bool tell() noexcept {
-    if (x_count == 0) return false;
-    ++x_tellings;
-    x_told = x_count;
-    return true;
-  }
-
- private:
-  size_t x_count = 0;
-  size_t x_told = 0;
-  uint64_t x_tellings = 0;
-};
 
 /// The endpoints behind one CQ or counter, and the ways to sleep until one of them has work. The
 /// caller holds the domain lock.
@@ -199,7 +209,7 @@ class Waitable {
   /// wake-ups are possible. The caller has just made progress that found nothing.
   template <typename Lock>
   Slept sleep(Lock& lock, const Deadline& deadline) noexcept {
-    if (arm_to_sleep()) return sleep_armed(lock, deadline);
+    if (arm_to_sleep()) return x_wait->wait_as(x_sleepers, lock, deadline);
     yield(lock);
     return Slept::woken;
   }
@@ -209,7 +219,7 @@ class Waitable {
   Nap nap(Lock& lock, const Deadline& deadline) noexcept {
     if (!make_own_wait() || x_blind || !x_wait->owned()) return Nap::impossible;
     if (!arm_to_sleep()) return Nap::work;
-    return sleep_armed(lock, deadline) == Slept::over ? Nap::over : Nap::woken;
+    return x_wait->wait_as(x_sleepers, lock, deadline) == Slept::over ? Nap::over : Nap::woken;
   }
   /// Shows the sources' peers on which core this thread is about to rest. With `ask` it returns
   /// whether one of them has shown the same core, or may be there unknown.
@@ -229,15 +239,6 @@ class Waitable {
   /// After so many calls of progress() without another watch(), the application is assumed to poll.
   static constexpr unsigned kWatchLife = 64;
 
-  template <typename Lock>
-  Slept sleep_armed(Lock& lock, const Deadline& deadline) noexcept {
-    const Sleepers::Ticket ticket = x_sleepers.enter();
-    lock.unlock();
-    const Slept how = x_wait->wait(deadline);
-    lock.lock();
-    x_sleepers.leave(ticket);
-    return how;
-  }
   /// Gives other threads a chance to take the lock.
   template <typename Lock>
   void yield(Lock& lock) noexcept {

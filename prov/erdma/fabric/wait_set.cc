@@ -57,7 +57,7 @@ Readiness WaitSet::look() noexcept {
     const Readiness one = readiness(member);
     if (one == Readiness::busy) all = one;
     if (one != Readiness::news) continue;
-    ++x_news;
+    x_callers.tell();
     tell();
     return one;
   }
@@ -68,12 +68,11 @@ int WaitSet::wait(int timeout_ms) noexcept {
   if (!x_mutex.owned()) return -FI_EOPBADSTATE;
   const Deadline deadline(timeout_ms);
   std::unique_lock lock(x_mutex);
-  ++x_inside;
-  const uint64_t news_before = x_news;
+  const Sleepers::Ticket ticket = x_callers.enter();
   int result = 0;
   for (;;) {
     const bool over = deadline.left() == 0;
-    if (x_news != news_before) break;
+    if (x_callers.told(ticket)) break;
     const Readiness found = look();
     if (found == Readiness::news) break;
     if (over) {
@@ -82,7 +81,7 @@ int WaitSet::wait(int timeout_ms) noexcept {
     }
     sleep(lock, deadline, found);
   }
-  --x_inside;
+  x_callers.leave(ticket);
   return result;
 }
 
@@ -90,16 +89,13 @@ void WaitSet::sleep(std::unique_lock<util::OwnedMutex>& lock, const Deadline& de
                     Readiness found) noexcept {
   // No member has news. So an earlier wake-up is obsolete once the threads that it woke have
   // looked.
-  const bool armed =
-      found == Readiness::armed && x_sleepers.all_looked() && x_wait->clear_sleepers();
-  const Sleepers::Ticket ticket = armed ? x_sleepers.enter() : 0;
+  if (found == Readiness::armed && x_sleepers.all_looked() && x_wait->clear_sleepers()) {
+    x_wait->wait_as(x_sleepers, lock, deadline);
+    return;
+  }
   lock.unlock();
-  if (armed)
-    x_wait->wait(deadline);
-  else
-    sched_yield();  // to the thread that does the work
+  sched_yield();  // to the thread that does the work
   lock.lock();
-  if (armed) x_sleepers.leave(ticket);
 }
 
 int WaitSet::try_wait() noexcept {
@@ -115,7 +111,9 @@ int WaitSet::control(int command, void* argument) noexcept {
 }
 
 int WaitSet::close() noexcept {
-  const auto in_use = [this] { return !x_members.empty() || (x_inside && x_mutex.owned()); };
+  const auto in_use = [this] {
+    return !x_members.empty() || (x_callers.count() && x_mutex.owned());
+  };
   if (const std::lock_guard guard(x_mutex); in_use()) return -FI_EBUSY;
   delete this;
   return 0;

@@ -45,9 +45,8 @@ class WaitSet final : public FidObject<WaitSet, fid_wait> {
 
   util::OwnedMutex x_mutex;
   std::vector<fid_t> x_members;
-  unsigned x_inside = 0;  ///< threads in wait()
-  uint64_t x_news = 0;    ///< number of times that look() found news
-  Sleepers x_sleepers;
+  Sleepers x_callers;   ///< threads in wait(); look() tells them of news
+  Sleepers x_sleepers;  ///< those of them that sleep
   std::unique_ptr<WaitObject> x_wait;
   const fi_wait_obj x_wait_object;
 };
