@@ -15,7 +15,7 @@ uint64_t Counter::read() noexcept {
   {
     const util::DataGuard guard(x_lock);
     failures = x_now.failures;
-    x_waitable.progress();
+    progress();
     value = x_now.successes;
     next = next_rest(value != x_seen.successes);
     x_seen.successes = value;
@@ -27,7 +27,7 @@ uint64_t Counter::read() noexcept {
 
 uint64_t Counter::read_error() noexcept {
   const util::DataGuard guard(x_lock);
-  x_waitable.progress();
+  progress();
   return x_seen.failures = x_now.failures;
 }
 
@@ -62,7 +62,7 @@ int Counter::set_error(uint64_t value) noexcept {
 }
 
 bool Counter::poll(bool told) noexcept {
-  x_waitable.progress();
+  progress();
   const bool news = x_polled != x_now;
   if (told) x_polled = x_now;
   return news;
@@ -78,20 +78,20 @@ int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
   const uint64_t failures_before = x_now.failures;
   for (;;) {
     const bool over = deadline.left() == 0;
-    x_waitable.progress();
+    progress();
     if (x_now.successes >= threshold) return 0;
     if (x_now.failures != failures_before) return -FI_EAVAIL;
     if (!x_lock.owned()) return -FI_EOPBADSTATE;
     if (over) return -FI_ETIMEDOUT;
-    x_waitable.sleep(lock, deadline);
+    sleep(lock, deadline);
   }
 }
 
 Readiness Counter::prepare_wait() noexcept {
   const util::DataGuard guard(x_lock);
-  x_waitable.progress();
+  progress();
   if (std::exchange(x_seen, x_now) != x_now) return Readiness::news;
-  return x_waitable.watch() ? Readiness::armed : Readiness::busy;
+  return watch() ? Readiness::armed : Readiness::busy;
 }
 
 int Counter::close() noexcept {

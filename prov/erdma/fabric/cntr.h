@@ -80,7 +80,7 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
   void changed() noexcept {
     if (x_queue) [[unlikely]]
       tell_queue();
-    x_waitable.notify();
+    notify();
   }
   void tell_queue() noexcept;
   template <typename Change>

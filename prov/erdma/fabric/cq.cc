@@ -17,13 +17,13 @@ namespace erdma::fabric {
 template <typename E>
 inline ssize_t CompletionQueue::read_locked(void* entries, size_t count,
                                             fi_addr_t* sources) noexcept {
-  if (!x_ring.readable()) x_waitable.progress();
+  if (!x_ring.readable()) progress();
   return x_ring.read<E>(entries, count, sources);
 }
 
 /// A read of 0 entries: makes progress. Returns 0 if there is something to read, else -FI_EAGAIN.
 ssize_t CompletionQueue::probe() noexcept {
-  x_waitable.progress();
+  progress();
   return x_ring.readable() ? 0 : -FI_EAGAIN;
 }
 
@@ -48,7 +48,7 @@ inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sou
 template <typename E>
 ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* condition,
                                        int timeout_ms, fi_addr_t* sources) noexcept {
-  WaitObject* wait = x_waitable.wait_object();
+  WaitObject* wait = wait_object();
   if (!wait) return -FI_ENOSYS;
   if (count != 0 && !entries) return -FI_EINVAL;
   const size_t threshold =
@@ -56,7 +56,7 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
   // The threshold is an optimisation, so a thread ignores it while other threads wait too.
   const auto enough = [&] {
     if (x_ring.size() >= threshold || x_ring.holds_error()) return true;
-    return x_ring.size() > 0 && x_waitable.blocked() > 0;
+    return x_ring.size() > 0 && blocked() > 0;
   };
   const Deadline deadline(timeout_ms);
   std::unique_lock lock(x_lock.data());
@@ -66,12 +66,12 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
   for (;;) {
     const bool over = !x_lock.owned() || wait->signalled(ticket) || deadline.left() == 0 ||
                       how == Slept::interrupted;
-    if (!enough()) x_waitable.progress();
+    if (!enough()) progress();
     if (over || enough()) {
       result = count != 0 ? x_ring.read<E>(entries, count, sources) : probe();
       break;
     }
-    how = x_waitable.sleep(lock, deadline);
+    how = sleep(lock, deadline);
   }
   wait->leave(ticket);
   return result == -FI_EAGAIN && !x_lock.owned() ? -FI_EOPBADSTATE : result;
@@ -86,7 +86,7 @@ ssize_t CompletionQueue::read_error(fi_cq_err_entry* error, uint64_t) noexcept {
 // --- signal, wait, close ------------------------------------------------------------------------
 
 int CompletionQueue::signal() noexcept {
-  WaitObject* wait = x_waitable.wait_object();
+  WaitObject* wait = wait_object();
   if (!wait) return -FI_ENOSYS;
   wait->signal();
   return 0;
@@ -94,8 +94,8 @@ int CompletionQueue::signal() noexcept {
 
 Readiness CompletionQueue::prepare_wait() noexcept {
   const util::DataGuard guard(x_lock);
-  if (poll() || x_waitable.wait_object()->take_signal()) return Readiness::news;
-  return x_waitable.watch() ? Readiness::armed : Readiness::busy;
+  if (poll() || wait_object()->take_signal()) return Readiness::news;
+  return watch() ? Readiness::armed : Readiness::busy;
 }
 
 int CompletionQueue::close() noexcept {

@@ -27,24 +27,24 @@ class CompletionQueue final : public FidObject<CompletionQueue, fid_cq>, public 
   // For endpoints, which hold the domain lock.
   /// A new entry, which the caller fills before it releases the lock.
   protocol::CompletionEntry& append(const void* owner) noexcept {
-    x_waitable.notify();
+    notify();
     return x_ring.append(owner);
   }
   /// True if append() takes a few stores only: it wakes no thread and allocates no memory.
-  bool appends_at_once() const noexcept { return !x_waitable.alert() && !x_ring.full(); }
+  bool appends_at_once() const noexcept { return !alert() && !x_ring.full(); }
   void push(const protocol::CompletionEntry& completion, const void* owner) noexcept {
     append(owner) = completion;
   }
   void push_error(const protocol::ErrorCompletion& completion, const void* owner) noexcept {
     x_ring.push_error(completion, owner);
-    x_waitable.notify();
+    notify();
   }
   void purge(const void* owner) noexcept { x_ring.purge(owner); }
 
   // For poll sets, which hold the domain lock.
   /// Makes progress. True if there is something to read.
   bool poll() noexcept {
-    if (!x_ring.readable()) x_waitable.progress();
+    if (!x_ring.readable()) progress();
     return x_ring.readable();
   }
 

@@ -49,8 +49,8 @@ bool has_news(fid_t object, bool told) noexcept {
 }
 
 void show_core(fid_t object) noexcept {
-  if (object->fclass == FI_CLASS_CQ) CompletionQueue::from(object).show_core();
-  if (object->fclass == FI_CLASS_CNTR) Counter::from(object).show_core();
+  if (object->fclass == FI_CLASS_CQ) CompletionQueue::from(object).shows_core(false);
+  if (object->fclass == FI_CLASS_CNTR) Counter::from(object).shows_core(false);
 }
 
 }  // namespace

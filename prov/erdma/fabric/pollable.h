@@ -29,7 +29,7 @@ struct QueueParent {
 /// The common base of completion queues and counters. Endpoints report to it; applications poll it,
 /// sleep on it, and put it into poll sets and a wait set. The caller holds the domain lock, which
 /// the entry points take.
-class Pollable {
+class Pollable : public Waitable {
  public:
   Pollable(const Pollable&) = delete;
   Pollable& operator=(const Pollable&) = delete;
@@ -37,29 +37,19 @@ class Pollable {
   /// True if this object takes this lock, which means that it belongs to the lock's domain.
   bool takes(const util::DomainLock& lock) const noexcept { return &lock == &x_lock; }
 
-  // For endpoints.
-  void attach(ProgressSource& source) { x_waitable.attach(source); }
-  void detach(ProgressSource& source) noexcept { x_waitable.detach(source); }
-  void sources_changed() noexcept { x_waitable.sources_changed(); }
-  bool sleeping() const noexcept { return x_waitable.sleeping(); }
-  size_t blocked() const noexcept { return x_waitable.blocked(); }
-  /// For poll sets; see Waitable::shows_core().
-  void show_core() noexcept { (void)x_waitable.shows_core(false); }
-  void wake() noexcept { x_waitable.wake(); }
-
   // For poll sets, and for regions that a counter is bound to. It can't be closed meanwhile.
   void bound() noexcept { ++x_bound; }
   void unbound() noexcept { --x_bound; }
 
   /// fi_control(3). The caller need not hold the lock.
   int control(int command, void* argument) noexcept {
-    return control_wait_object(x_waitable.wait_object(), x_wait_object, command, argument);
+    return control_wait_object(wait_object(), x_wait_object, command, argument);
   }
 
   /// fi_trywait(3).
   template <typename T>
   static int try_wait(T& self) noexcept {
-    if (!self.x_waitable.wait_object()) return -FI_EINVAL;
+    if (!self.wait_object()) return -FI_EINVAL;
     const Readiness found = self.prepare_wait();
     if (found != Readiness::news && !self.x_lock.owned()) return -FI_EOPBADSTATE;
     return found == Readiness::armed ? 0 : -FI_EAGAIN;
@@ -73,22 +63,20 @@ class Pollable {
     if (!wait) return wait.error();
     auto made = std::make_unique<T>(parent, attr, std::move(*wait), context);
     if (object == FI_WAIT_SET)
-      if (const int joined = made->x_membership.join(attr.wait_set, &made->fid,
-                                                     made->x_waitable.wait_object()->fd()))
+      if (const int joined =
+              made->x_membership.join(attr.wait_set, &made->fid, made->wait_object()->fd()))
         return joined;
     return made.release();
   }
 
  protected:
   Pollable(const QueueParent& parent, fi_wait_obj object, std::unique_ptr<WaitObject> wait) noexcept
-      : x_lock(parent.lock), x_waitable(std::move(wait), parent.driven), x_wait_object(object) {}
+      : Waitable(std::move(wait), parent.driven), x_lock(parent.lock), x_wait_object(object) {}
   ~Pollable() = default;
 
   bool is_bound() const noexcept { return x_bound != 0; }
   /// True if fi_close must return -FI_EBUSY.
-  bool in_use() const noexcept {
-    return x_bound || x_waitable.busy() || (x_waitable.blocked() != 0 && x_lock.owned());
-  }
+  bool in_use() const noexcept { return x_bound || busy() || (blocked() != 0 && x_lock.owned()); }
 
   /// Destroys `self`, which is this object, after it has left its wait set, so that no thread of
   /// the set looks at it any more.
@@ -104,7 +92,7 @@ class Pollable {
     if (!x_idle_reads.should_rest(found)) [[likely]]
       return Rest::none;
     if (!x_idle_reads.looks()) return Rest::yield_untimed;
-    return x_idle_reads.choose(x_waitable.shows_core(x_idle_reads.depends_on_peers()));
+    return x_idle_reads.choose(shows_core(x_idle_reads.depends_on_peers()));
   }
   /// `has_news`, called with the lock: there is something to read after all, so that the thread
   /// must not sleep.
@@ -113,17 +101,16 @@ class Pollable {
     if (how != Rest::sleep || !x_lock.owned()) return x_idle_reads.yield(how);
     std::unique_lock lock(x_lock.data());
     if (has_news()) return;
-    const Nap nap = x_waitable.nap(lock, Deadline(IdleReads::kNapMs));
+    const Nap ended = nap(lock, Deadline(IdleReads::kNapMs));
     lock.unlock();
     // Work may be that of another thread, which was told to look and needs this core.
-    if (nap == Nap::impossible)
+    if (ended == Nap::impossible)
       x_idle_reads.yield();
     else
-      x_idle_reads.slept(nap == Nap::woken);
+      x_idle_reads.slept(ended == Nap::woken);
   }
 
   util::DomainLock& x_lock;
-  Waitable x_waitable;
   IdleReads x_idle_reads;
 
  private:
