@@ -45,7 +45,7 @@ struct LinkContext {
     lacks_memory = attention = true;
     return -FI_EAGAIN;
   }
-  uint64_t next_pass = 0;  ///< no try before this time to pass memory for large transfers
+  uint64_t next_pass = 0;    ///< no try before this time to pass memory for large transfers
   uint64_t lacks_since = 0;  ///< since when there is none for them; 0 = there is
   const Options options;
   Counters own_counters;
