@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 
 #include "fake/captured_log.h"
 #include "fake/connection.h"
+#include "fake/refused_call.h"
 #include "libcheck.h"
 #include "transport/verbs/connection_manager.h"
 #include "transport/verbs/tcp_backend.h"
@@ -382,6 +384,29 @@ TEST(without_descriptors_the_listener_rests_and_recovers) {
   a.clock.time = a.backend->next_deadline();
   Node b;
   ck_assert(connect_nodes(b, a));
+}
+
+/// More descriptors would not help.
+TEST(a_lack_of_memory_while_accepting_is_not_blamed_on_descriptors) {
+  Node a;
+  const util::Fd fd = stranger(a);
+  fake::refuse_call(SYS_accept4, ENOMEM);
+  g_log.clear();
+  ck_assert(serve({&a}, [&] { return !g_log.empty(); }));
+  const std::string line = only_log_line();
+  ck_assert(contains(line, fi_strerror(ENOMEM)));
+  ck_assert(!contains(line, "ulimit -n"));
+}
+
+/// accept(2) tells it at the connection that it concerns, which is gone.
+TEST(a_connection_that_the_network_lost_before_it_was_accepted_says_nothing_of_the_listener) {
+  Node a;
+  const util::Fd fd = stranger(a);
+  g_log.clear();
+  fake::refuse_call(SYS_accept4, EHOSTUNREACH);
+  a.step();
+  ck_assert(g_log.empty());
+  ck_assert_uint_eq(a.backend->next_deadline(), UINT64_MAX);  // the listener does not rest
 }
 
 TEST(an_orderly_close_is_told_from_a_death, 2) {

@@ -15,6 +15,24 @@ namespace {
 constexpr int kTcpBacklog = 1024;
 constexpr uint64_t kPause = 100'000'000;
 
+/// accept(2) returns what has happened to the new connection meanwhile. The next one may be well.
+bool of_one_connection(int error) noexcept {
+  switch (error) {
+    case ECONNABORTED:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case ENONET:
+    case ENOPROTOOPT:
+    case EOPNOTSUPP:
+    case EPROTO:
+      return true;
+    default:
+      return error == EINTR;
+  }
+}
+
 }  // namespace
 
 int TcpListener::open(int epoll, util::SocketAddress& name) noexcept {
@@ -48,7 +66,7 @@ util::Fd TcpListener::accept(util::SocketAddress& from, uint64_t now) noexcept {
       from = util::SocketAddress::from_sockaddr(&storage, length);
       return fd;
     }
-    if (errno == ECONNABORTED || errno == EINTR || errno == EPROTO) continue;
+    if (of_one_connection(errno)) continue;
     if (errno != EAGAIN) pause(errno, now);
     break;
   }
@@ -56,9 +74,8 @@ util::Fd TcpListener::accept(util::SocketAddress& from, uint64_t now) noexcept {
 }
 
 void TcpListener::pause(int error, uint64_t now) noexcept {
-  ERDMA_NOTICE(descriptors, EP_CTRL,
-               "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)",
-               fi_strerror(error));
+  ERDMA_NOTICE(descriptors, EP_CTRL, "cannot accept a connection: %s%s", fi_strerror(error),
+               error == EMFILE ? "; each peer needs a descriptor (ulimit -n)" : "");
   (void)watch(EPOLL_CTL_DEL);
   x_again = now + kPause;
 }
