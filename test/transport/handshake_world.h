@@ -203,6 +203,7 @@ inline Host::Host(World& a_world, const util::SocketAddress& name, uint64_t nonc
   config.factory = this;
   config.mail = this;
   config.clock = &world.clock;
+  config.udp_table = "/nowhere";  // a simulated NIC of another test may run a port mapper
   manager = std::make_unique<ConnectionManager>(config, nonce, *this);
 }
 

@@ -207,7 +207,7 @@ void ConnectionManager::give_up(Peer& peer, int status) noexcept {
              fi_strerror(-status));
   if (!x_any_connected && !peer.spoke)
     tell_why_unreached(peer.name, status, x_backend.resets_tell_nobody,
-                       x_backend.resets_tell_nobody && port_mapper_runs());
+                       x_backend.resets_tell_nobody && port_mapper_runs(x_config.udp_table));
   Mail mail{.type = Mail::Type::failed, .peer = peer.name, .attempt = peer.token, .status = status};
   peer.wanted = false;
   x_table.retries.clear(peer);

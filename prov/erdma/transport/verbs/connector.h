@@ -114,6 +114,7 @@ struct ConnectorConfig {
   ConnectionFactory* factory;
   MailSink* mail;
   const util::Clock* clock;
+  const char* udp_table = "/proc/net/udp";  ///< the sockets of this host, or of a test
 };
 
 /// The background thread of one endpoint on a NIC: it listens, connects, shakes hands, resolves

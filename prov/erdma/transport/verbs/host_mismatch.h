@@ -9,8 +9,8 @@
 /// and the other in compat mode, or a port mapper diverts connections.
 namespace erdma::transport::verbs {
 
-/// True if iwpmd runs, judged by its UDP port. `table`: that of the kernel, or of a test.
-bool port_mapper_runs(const char* table = "/proc/net/udp") noexcept;
+/// True if iwpmd runs, judged by its UDP port. `table`: a file like /proc/net/udp.
+bool port_mapper_runs(const char* table) noexcept;
 
 /// True if a NIC in standard mode sent these bytes, with which its driver begins each connection.
 bool begins_as_iwarp(std::span<const std::byte> bytes) noexcept;
