@@ -6,8 +6,9 @@
 //   close             -> ok, once the endpoint is closed
 //   complete N        -> ok, after N completions
 //   poll, compute     -> ok, and then it polls or computes until SIGUSR1, and answers once more
+//   wait              -> ok, and then it sleeps in a call of libfabric
 //   use N             -> ok; the commands that follow are for endpoint N, which opens at its first
-//   use wait              -> ok, and then it sleeps in a call of libfabric
+//                        use
 // It ends with its input, and then leaves all of it as it is. With RANK_GPU=1 messages may be
 // of a GPU.
 #include <dlfcn.h>
