@@ -26,7 +26,8 @@ uint64_t number_of(util::PoolHandle handle) noexcept {
 int await_room(LinkContext& context, int error) noexcept {
   if (error != -FI_EMFILE && error != -ENFILE && error != -FI_ENOMEM) return error;
   const uint64_t now = context.clock.now();
-  if (!context.lacks_since) context.lacks_since = now;
+  // A lack that nobody met for a while is over, though no attempt has shown it.
+  if (!context.lacks_since || now - context.next_pass >= kLackPatience) context.lacks_since = now;
   if (now - context.lacks_since >= kLackPatience) return error;
   context.next_pass = now + kPassPause;
   return context.try_later();
