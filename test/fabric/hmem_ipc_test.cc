@@ -287,24 +287,44 @@ TEST(memory_that_was_mapped_in_a_former_context_is_mapped_again) {
   ck_assert_uint_eq(opened(), before + 1);
 }
 
-/// The same happens while a message is copied to host memory, which takes several polls. The
-/// address of the mapping is free, or that of other memory.
-TEST(memory_whose_mapping_ends_while_it_is_copied_is_mapped_again, 2) {
-  constexpr size_t kLength = size_t(40) << 20;
-  const std::vector<char> others(_i ? kLength : 1, 'b');
-  Receiver here;
-  here.warm_up();
-  Memory to(false, std::vector<char>(kLength, '-'));
-  here.post(to, kLength, kLength);
+constexpr size_t kSeveralPolls = size_t(40) << 20;  ///< bytes that one poll does not copy
+
+/// Receives a message from GPU memory, and ends the CUDA context when a part of it is there.
+void end_context_while_copying(Receiver& here, Memory& to) {
+  here.post(to, kSeveralPolls, kSeveralPolls);
   const unsigned long copies = softcuda_calls("cuMemcpyAsync");
-  here.sender.send(kLength, 'a', true);
+  here.sender.send(kSeveralPolls, 'a', true);
   while (softcuda_calls("cuMemcpyAsync") == copies) here.port->progress();
   while (cuDevicePrimaryCtxRelease_v2(0) == 0) {
   }
+}
+
+/// The same happens while a message is copied to host memory. The address of the mapping is free,
+/// or that of other memory.
+TEST(memory_whose_mapping_ends_while_it_is_copied_is_mapped_again, 2) {
+  const std::vector<char> others(_i ? kSeveralPolls : 1, 'b');
+  Receiver here;
+  here.warm_up();
+  Memory to(false, std::vector<char>(kSeveralPolls, '-'));
+  end_context_while_copying(here, to);
   const DeviceMemory other(others);
-  ck_assert_uint_eq(here.port->wait().len, kLength);
-  ck_assert(to.bytes() == message_of(kLength, 'a'));
+  ck_assert_uint_eq(here.port->wait().len, kSeveralPolls);
+  ck_assert(to.bytes() == message_of(kSeveralPolls, 'a'));
   here.finish();
+}
+
+TEST(a_message_whose_memory_cannot_be_mapped_again_is_an_error_with_its_cause) {
+  Receiver here;
+  here.warm_up();
+  Memory to(false, std::vector<char>(kSeveralPolls, '-'));
+  end_context_while_copying(here, to);
+  refuse_to_open();
+  g_log.clear();
+  ck_assert_int_eq(here.port->wait_error().err, FI_EIO);
+  const auto said = warnings();
+  ck_assert(std::any_of(said.begin(), said.end(), [](const auto& line) {
+    return contains(line, "a message from GPU memory is lost");
+  }));
 }
 
 TEST(more_allocations_than_are_kept_open_are_closed_in_turn, 2) {

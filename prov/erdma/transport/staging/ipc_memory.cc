@@ -232,9 +232,9 @@ int IpcReads::poll(Sink& sink) noexcept {
 int IpcReads::step(Read& read, size_t bytes) noexcept {
   util::Result<hmem::IpcMemory> open = x_cuda->ipc().open(read.source.handle, read.near);
   if (!open) {
-    ERDMA_INFO(EP_DATA,
-               "GPU memory of another process was unmapped with its CUDA context during a copy, "
-               "and can't be mapped again\n");
+    ERDMA_NOTICE(gpu_refused, EP_DATA,
+                 "a message from GPU memory is lost: the CUDA context ended while the message was "
+                 "copied, and the memory can't be mapped again; reset no device meanwhile");
     return -FI_EIO;
   }
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
