@@ -42,8 +42,10 @@ class Completions {
       if (x_shared.queues.given_up(i)) [[unlikely]]
         continue;
       const int found = ibv_poll_cq(x_shared.queues.at(i), kBatch, completions);
-      if (found < 0) [[unlikely]]
-        x_shared.queues.give_up(i), broken = true;
+      if (found < 0) [[unlikely]] {
+        x_shared.queues.give_up(i);
+        broken = true;
+      }
       if (found <= 0) continue;
       const int taken = dispatch(completions, found, sink);
       moved += taken;

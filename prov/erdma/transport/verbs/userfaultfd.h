@@ -30,7 +30,6 @@ struct MemoryChanges {
   bool all = false;
   Change changes[kMax];
 
-  bool empty() const noexcept { return count == 0 && !all; }
   void clear() noexcept { count = 0, all = false; }
   void note(const MemoryRange& range, bool remains) noexcept {
     if (count < kMax)
