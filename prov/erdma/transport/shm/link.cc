@@ -12,9 +12,11 @@
 namespace erdma::transport::shm {
 namespace {
 
-// Limits in bytes where processes share cores: for an eager message, and for those in all rings.
-constexpr size_t kMostOnSharedCore = size_t{64} * 1024;
-constexpr size_t kMostInCache = size_t{256} * 1024;
+/// True if the peer may read this process by CMA. What this process may do to the peer tells that,
+/// as a rule.
+bool may_call(const CmaPeer& peer) noexcept {
+  return peer.read.permission == Permission::allowed;
+}
 
 }  // namespace
 
@@ -73,15 +75,14 @@ LinkLimits ShmLink::limits() const noexcept {
 }
 
 // A receiver that has taken nothing for a while gets a rendezvous: only its header needs room in
-// the ring, and the receiver can complete it by itself. Where processes share cores, one copy by
-// the kernel is less work for a long message, and for messages to so many peers that they leave the
-// cache before the receivers run.
+// the ring, and the receiver can complete it by itself. So do messages to so many peers that they
+// leave the cache before the receivers run.
 bool ShmLink::prefers_fragments(size_t length) noexcept {
   RingSender* const ring = x_out.ring();
-  if (!ring || x_out.cold() || length > x_context.options.eager_bytes) return false;
-  const size_t rings = x_context.large_messages.links_with(this);
-  if (x_context.core.shared() && (length > kMostOnSharedCore || rings * length > kMostInCache))
-    return false;
+  const auto most =
+      x_context.fragment_limits.limits(x_context.core.shared(), may_call(x_direct.peer()));
+  if (!ring || x_out.cold() || length > most.message) return false;
+  if (x_context.large_messages.links_with(this) * length > most.all_rings) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
   x_context.count_message();
   x_context.large_messages.add(this);
@@ -93,10 +94,9 @@ bool ShmLink::prefers_fragments(size_t length) noexcept {
   return x_context.fragments.prefers_fragments(this, length, shared == Shared::nothing);
 }
 
-/// What this process may do to the peer tells what the peer may do to this process, as a rule.
 bool ShmLink::may_measure() const noexcept {
   return x_context.options.paths == PathPolicy::measure && !x_context.core.shared() &&
-         x_direct.peer().read.permission == Permission::allowed;
+         may_call(x_direct.peer());
 }
 
 bool ShmLink::awaits(const ConnectRequest& request) const noexcept {

@@ -6,6 +6,7 @@
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"
 #include "transport/shm/core_sharing.h"
+#include "transport/shm/fragment_limits.h"
 #include "transport/shm/fragment_timer.h"
 #include "transport/shm/in_channels.h"
 #include "transport/shm/link.h"
@@ -62,6 +63,7 @@ struct LinkContext {
   Connector* connector = nullptr;
   CoreSharing core;
   FragmentTimer fragments{clock};
+  FragmentLimits fragment_limits{options, calls, clock};
   RecentLinks large_messages;
   RecentLinks long_payloads;  ///< their rings
   /// Call for each large message.

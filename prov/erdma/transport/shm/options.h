@@ -17,6 +17,10 @@ enum class NameScope : uint8_t { host, address };
 
 using Counters = ShmCounters;
 
+/// This value of Options::eager_bytes leaves the limit where processes share cores to
+/// FragmentLimits.
+inline constexpr size_t kDefaultEager = size_t{128} * 1024;
+
 struct Options {
   bool cma = true;
   PathPolicy paths = PathPolicy::measure;
@@ -25,7 +29,7 @@ struct Options {
   NameScope scope = NameScope::host;
   bool background = true;  ///< false, for tests: no thread; step() does its work
   /// Longest message through a hot ring, in bytes; beyond kMaxEager it takes several packets.
-  size_t eager_bytes = 131072;
+  size_t eager_bytes = kDefaultEager;
   unsigned hot_peers = 32;       ///< inbound peers that may have a hot ring at one time
   uint8_t protocol_version = 0;  ///< version of the packet headers: peers must have the same
   uint64_t connect_timeout_ns = 500'000'000;  ///< how long an unknown peer may take to appear

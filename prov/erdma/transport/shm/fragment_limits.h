@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "transport/shm/options.h"
+#include "util/clock.h"
+
+namespace erdma::transport::shm {
+
+class CmaCalls;
+
+/// How long a message may be that crosses a ring in fragments. Where each process has a core, the
+/// sender's copy and the receiver's overlap. Where processes share cores, all that counts is how
+/// long both copies keep a core busy, compared with one call of the kernel: that depends on the
+/// processor and on the kernel, so it is measured. Polling thread only.
+class FragmentLimits {
+ public:
+  FragmentLimits(const Options& options, CmaCalls& calls, const util::Clock& clock) noexcept
+      : x_options(options), x_calls(calls), x_clock(clock) {}
+
+  struct Limits {
+    size_t message;    ///< bytes of one message
+    size_t all_rings;  ///< bytes of messages of this length in the rings of all recent receivers
+  };
+  /// `shared`: other threads run on this core. `cma`: the receiver may call the kernel. The first
+  /// call with both measures, which takes some 50 us.
+  Limits limits(bool shared, bool cma) noexcept {
+    return shared ? where_shared(cma) : Limits{x_options.eager_bytes, SIZE_MAX};
+  }
+
+  /// What is measured: so many bytes, so often. The fastest try counts, because the thread may
+  /// lose its core in the others.
+  static constexpr size_t kMeasured = size_t{64} * 1024;
+  static constexpr unsigned kTries = 4;
+  /// The call must take so many times as long as two copies. The buffers are in the caches here. In
+  /// a message they are not, and then two copies lose more than one.
+  static constexpr uint64_t kClearly = 2;
+  static constexpr Limits kCallsPay{size_t{64} * 1024, size_t{256} * 1024};
+  /// Half of a ring, so that the next message fits while the receiver takes this one.
+  static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024};
+
+ private:
+  Limits where_shared(bool cma) noexcept;
+  bool copies_pay() noexcept;
+
+  const Options& x_options;
+  CmaCalls& x_calls;
+  const util::Clock& x_clock;
+  std::optional<bool> x_copies_pay;
+};
+
+}  // namespace erdma::transport::shm
