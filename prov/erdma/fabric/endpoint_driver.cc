@@ -43,10 +43,15 @@ void Detached::end_transports() noexcept {
 // --- progress and sleep -------------------------------------------------------------------------
 
 int EndpointDriver::progress() noexcept {
-  if (!x_engine || !owned()) [[unlikely]]
-    return 0;
-  if (!x_attention) [[likely]]
-    return x_engine->needs_no_poll(util::SystemClock()) ? 0 : x_engine->progress();
+  if (x_engine && owned() && !x_attention && !x_engine->took_unexpected()) [[likely]]
+    return x_engine->progress();
+  return progress_with_care();
+}
+
+/// Not inlined, so that the calls that find nothing to do stay short.
+[[gnu::noinline]] int EndpointDriver::progress_with_care() noexcept {
+  if (!x_engine || !owned()) return 0;
+  if (!x_attention) return x_engine->needs_no_poll(util::SystemClock()) ? 0 : x_engine->progress();
   if (x_attention & kArmed && !slept_on()) disarm();
   const int steps = x_engine->progress();
   worked();

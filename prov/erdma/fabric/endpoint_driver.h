@@ -91,6 +91,7 @@ class EndpointDriver final : public RegionUser, public AvListener {
   void on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;
 
  private:
+  int progress_with_care() noexcept;
   bool slept_on() const noexcept;
   void wake_sleepers() noexcept;
   void attend(bool works_may_run) noexcept;

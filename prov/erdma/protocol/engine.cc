@@ -157,25 +157,36 @@ int Engine::cancel(const void* context) noexcept {
 
 // --- progress -----------------------------------------------------------------------------------
 
-/// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
-/// not left when it returns.
+inline int Engine::poll_transports(bool all) noexcept {
+  int steps = 0;
+  x_left_packets.begin_poll(all || x_messages.must_poll_all());
+  for (transport::Transport* transport : x_transports)
+    if (!transport->quiet()) steps += transport->poll(*this);
+  if (x_left_packets.end_poll()) x_messages.polled();
+  return steps;
+}
+
 int Engine::progress(bool all) noexcept {
   x_sends_since_progress = 0;
+  const int steps = poll_transports(all);
+  x_made_progress = steps > 0;
+  return x_peers.waiting().empty() ? steps : steps + retry_waiting(all);
+}
+
+/// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
+/// not left when it returns. Not inlined, so that a poll that finds nothing stays short.
+[[gnu::noinline]] int Engine::retry_waiting(bool all) noexcept {
   int steps = 0;
-  for (bool first = true;; first = false) {
-    x_left_packets.begin_poll(all || x_messages.must_poll_all());
-    for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
-    if (x_left_packets.end_poll()) x_messages.polled();
-    if (first) x_made_progress = steps > 0;
-    auto& waiting = x_peers.waiting();
-    if (waiting.empty()) [[likely]]
-      return steps;
+  auto& waiting = x_peers.waiting();
+  while (!waiting.empty()) {
     for (Peer *peer = waiting.front(), *next; peer; peer = next) {
       next = waiting.next(*peer);
       steps += retry_pending(*peer);
     }
-    if (!x_messages.must_poll()) return steps;
+    if (!x_messages.must_poll()) break;
+    steps += poll_transports(all);
   }
+  return steps;
 }
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.

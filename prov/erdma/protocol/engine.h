@@ -103,12 +103,13 @@ class Engine final : public transport::Sink, PeerLoss {
   /// Polls the transports and retries what waits. Returns the number of steps of progress. `all`:
   /// leaves no packets in their rings (LeftPackets).
   int progress(bool all = false) noexcept;
+  /// A receive took an unexpected message since the last call of needs_no_poll().
+  bool took_unexpected() noexcept { return x_receives.unexpected().released(); }
   /// True: progress() can wait until the application has received more of the messages that came
-  /// unexpected: a receive took one since the last call, enough others are here, and this endpoint
-  /// waits for nothing else.
+  /// unexpected: took_unexpected(), enough others are here, and this endpoint waits for nothing
+  /// else.
   bool needs_no_poll(const util::Clock& clock) noexcept {
-    if (!x_receives.unexpected().take_released()) [[likely]]
-      return false;
+    if (!x_receives.unexpected().take_released()) return false;
     const bool waits = x_sends.in_use() + x_fast_rma.in_use() > 0 ||
                        x_receives.deliveries().any() || !x_receives.all_served() ||
                        !x_peers.waiting().empty();
@@ -163,6 +164,8 @@ class Engine final : public transport::Sink, PeerLoss {
 
   int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
   int post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
+  int poll_transports(bool all) noexcept;
+  int retry_waiting(bool all) noexcept;
   int retry_pending(Peer& peer) noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;

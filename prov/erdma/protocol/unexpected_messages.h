@@ -24,7 +24,8 @@ class UnexpectedMessages {
   /// So many are kept that an application which takes them will be busy for a while.
   bool enough() const noexcept { return x_messages.in_use() >= kEnough; }
   static constexpr uint32_t kEnough = 64;
-  /// Returns whether release() was called since the last call.
+  /// Returns whether release() was called since the last take_released().
+  bool released() const noexcept { return x_released; }
   bool take_released() noexcept { return std::exchange(x_released, false); }
   /// Releases a message that has left the matcher.
   void release(Unexpected& message) noexcept;

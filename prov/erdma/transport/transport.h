@@ -80,6 +80,8 @@ class Transport {
   /// Makes progress and reports it to `sink`. Returns the number of upcalls and of other steps of
   /// progress (0: nothing happened). The work per call is bounded.
   virtual int poll(Sink& sink) noexcept = 0;
+  /// True: poll() has nothing to do, until this process calls the transport or one of its links.
+  bool quiet() const noexcept { return x_quiet; }
   /// Returns the link to a remote endpoint, and makes it if needed. Does not block: the connection
   /// is made in the background once something is sent.
   virtual util::Result<Link*> link_to(const util::SocketAddress& address) noexcept = 0;
@@ -100,6 +102,9 @@ class Transport {
   /// Closes the connections to all peers in order. Packets that send() has taken are still
   /// delivered to living peers.
   virtual void shutdown() noexcept = 0;
+
+ protected:
+  bool x_quiet = false;
 };
 
 }  // namespace erdma::transport

@@ -38,12 +38,13 @@ void copy(const iovec* to, size_t to_count, const iovec* from, size_t from_count
 
 class SelfTransport::Loop final : public Link {
  public:
-  explicit Loop(const util::SocketAddress& name) : Link(name) {}
+  Loop(const util::SocketAddress& name, bool& idle) : Link(name), x_idle(idle) { x_idle = true; }
 
   LinkReport report() noexcept override { return {"self", "up"}; }
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint) noexcept override try {
+    x_idle = false;
     if (x_packets.size() >= kMaxQueued) return -FI_EAGAIN;
     std::vector<std::byte> packet(kHeaderBytes + length);
     std::memcpy(packet.data(), header.bytes, kHeaderBytes);
@@ -86,11 +87,8 @@ class SelfTransport::Loop final : public Link {
   }
   void fail(int) noexcept override {}
 
-  bool idle() const noexcept { return x_packets.empty() && x_dones.empty() && !x_lack.felt(); }
-
-  /// Delivers the packets that were waiting at the start; the upcalls may add more. Not inlined, so
-  /// that the check of idle(), which every poll of an endpoint makes, stays short.
-  [[gnu::noinline]] int poll(Sink& sink) noexcept {
+  /// Delivers the packets that were waiting at the start; the upcalls may add more.
+  int poll(Sink& sink) noexcept {
     const size_t waiting = x_packets.size();
     size_t taken = 0;
     x_lack.forget();
@@ -102,29 +100,35 @@ class SelfTransport::Loop final : public Link {
         x_packets.pop_front();
       }
     });
-    return int(taken) + x_dones.report(sink);
+    const int steps = int(taken) + x_dones.report(sink);
+    x_idle = x_packets.empty() && x_dones.empty() && !x_lack.felt();
+    return steps;
   }
 
  private:
-  int note_done(uint64_t token) noexcept { return x_dones.add(token, 0) ? x_lack.try_later() : 0; }
+  int note_done(uint64_t token) noexcept {
+    x_idle = false;
+    return x_dones.add(token, 0) ? x_lack.try_later() : 0;
+  }
   static bool decode(const RemoteRange& remote, Memory& memory) noexcept {
     if (remote.memory.kind() != KeyKind::own || remote.memory.size != sizeof(memory)) return false;
     std::memcpy(&memory, remote.memory.bytes, sizeof(memory));
     return memory.head.count <= kMaxIov && remote.length <= memory.length;
   }
 
+  bool& x_idle;  ///< the transport's: poll() has nothing to do
   std::deque<std::vector<std::byte>> x_packets;
   DeferredDones x_dones;
   LackOfMemory x_lack;
 };
 
 SelfTransport::SelfTransport(const util::SocketAddress& name)
-    : x_loop(std::make_unique<Loop>(name)) {}
+    : x_loop(std::make_unique<Loop>(name, x_quiet)) {}
 
 SelfTransport::~SelfTransport() = default;
 
 int SelfTransport::poll(Sink& sink) noexcept {
-  return x_loop->idle() ? 0 : x_loop->poll(sink);
+  return x_quiet ? 0 : x_loop->poll(sink);
 }
 
 util::Result<Link*> SelfTransport::link_to(const util::SocketAddress& address) noexcept {
@@ -133,7 +137,7 @@ util::Result<Link*> SelfTransport::link_to(const util::SocketAddress& address) n
 }
 
 bool SelfTransport::arm() noexcept {
-  return x_loop->idle();
+  return x_quiet;
 }
 
 }  // namespace erdma::transport::self
