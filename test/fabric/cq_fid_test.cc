@@ -84,6 +84,18 @@ TEST(domain_and_cq_are_busy_while_used) {
   ck_assert_int_eq(fi_close(&cq->fid), 0);
 }
 
+/// As applications print it (fi_cq(3), fi_cq_strerror).
+TEST(text_of_an_error_names_its_cause) {
+  Root root;
+  Port port(root);
+  post(port);
+  ck_assert_int_eq(fi_cancel(&port.ep->fid, nullptr), 0);
+  const fi_cq_err_entry error = port.wait_error();
+  ck_assert_int_eq(error.err, FI_ECANCELED);
+  const char* text = fi_cq_strerror(port.cq, error.prov_errno, error.err_data, nullptr, 0);
+  ck_assert_str_eq(text, fi_strerror(FI_ECANCELED));
+}
+
 TEST(signal_ends_a_blocking_read) {
   Root root;
   Port port(root, FI_WAIT_UNSPEC);

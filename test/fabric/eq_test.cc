@@ -243,6 +243,7 @@ TEST(error_of_an_old_application_points_to_no_data) {
   error.err_data_size = 8;
   ck_assert_int_eq(fi_eq_readerr(eq, &error, 0), sizeof(error));
   ck_assert_int_eq(error.err, FI_EIO);
+  ck_assert_int_eq(error.prov_errno, FI_EIO);
   ck_assert_ptr_null(error.err_data);
   ck_assert_uint_eq(error.err_data_size, 0);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
@@ -261,6 +262,7 @@ TEST(overrun_queue_gives_what_it_has_and_then_the_error) {
   fi_eq_err_entry error{};
   ck_assert_int_eq(fi_eq_readerr(eq, &error, 0), sizeof(error));
   ck_assert_int_eq(error.err, FI_EOVERRUN);
+  ck_assert_int_eq(error.prov_errno, FI_EOVERRUN);
   ck_assert_ptr_eq(error.fid, &eq->fid);
   ck_assert_int_eq(write(eq, 1), -FI_EOVERRUN);
   ck_assert_int_eq(fi_close(&eq->fid), 0);

@@ -35,7 +35,9 @@ size_t image_size(uint32_t api_version) noexcept {
   return sizeof(ErrorImage);
 }
 
+/// Applications print the text of prov_errno (fi_cq_strerror(3)), so it is the error itself.
 void write_image(fi_cq_err_entry* error, ErrorImage image, uint32_t api_version) noexcept {
+  image.provider_error = image.error;
   // The provider has no error data. Since 1.5 a nonzero err_data_size on input says that err_data
   // is a buffer of the application.
   const bool own_buffer = FI_VERSION_GE(api_version, FI_VERSION(1, 5)) && error->err_data_size != 0;
@@ -60,7 +62,7 @@ void CompletionRing::push_error(const protocol::ErrorCompletion& completion,
     overrun();
     return;
   }
-  *failure = {position, completion.overflow, completion.error, completion.provider_error};
+  *failure = {position, completion.overflow, completion.error};
   push(completion, owner);
   if (x_entries.tail() == position) x_errors.cut_tail(x_errors.tail() - 1);  // no room for it
   find_next_error();
@@ -87,7 +89,7 @@ ssize_t CompletionRing::read_error(fi_cq_err_entry* error, uint32_t api_version)
   const Failure& failure = x_errors[x_errors.head()];
   write_image(error,
               {entry.context, entry.flags, entry.length, entry.buffer, entry.data, entry.tag,
-               failure.overflow, failure.error, failure.provider_error, nullptr, 0, entry.source},
+               failure.overflow, failure.error, 0, nullptr, 0, entry.source},
               api_version);
   x_entries.drop_front(1);
   x_errors.drop_front(1);

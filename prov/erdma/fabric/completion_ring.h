@@ -138,7 +138,6 @@ class CompletionRing {
     uint64_t position;
     size_t overflow;
     int error;
-    int provider_error;
   };
 
   static size_t capacity_for(size_t size_hint) noexcept;

@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kDefaultSize = 256;
 constexpr size_t kMaxEventBytes = 65536;
 
-// The provider errors of this provider are errno values.
+// The provider error of each event is its error, because applications print the text of it.
 const char* eq_strerror(fid_eq*, int provider_error, const void*, char* buffer,
                         size_t length) noexcept {
   const char* text = fi_strerror(provider_error);
@@ -78,6 +78,7 @@ void EventQueue::post(uint32_t event, const fi_eq_entry& entry) noexcept {
 
 void EventQueue::post_error(const fi_eq_err_entry& error) noexcept {
   fi_eq_err_entry stored = error;
+  stored.prov_errno = error.err;
   stored.err_data = nullptr;
   stored.err_data_size = 0;
   post_bytes(0, true, &stored, sizeof(stored));
@@ -117,7 +118,7 @@ ssize_t EventQueue::read_error(fi_eq_err_entry* error, uint64_t flags) noexcept 
     if (x_events.empty()) {
       found.fid = &fid;
       found.context = fid.context;
-      found.err = FI_EOVERRUN;
+      found.err = found.prov_errno = FI_EOVERRUN;
     } else {
       std::memcpy(&found, x_events.front().bytes.data(), sizeof(found));
       if (!(flags & FI_PEEK)) pop();

@@ -43,7 +43,6 @@ struct ErrorCompletion : Completion {
 
   size_t overflow = 0;     ///< fi_cq_err_entry::olen: bytes that did not fit
   int error = 0;           ///< positive fi_errno
-  int provider_error = 0;  ///< fi_cq_err_entry::prov_errno; 0 if none
   bool anonymous = false;  ///< the operation has no context: fi_inject() and similar functions
   bool counted = true;     ///< false: no counter counts it, since it received or sent nothing
 };
