@@ -118,6 +118,39 @@ TEST(every_form_with_flags_can_be_triggered, 9) {
   world.expect_silence();
 }
 
+/// FI_INJECT is about all buffers that are const (fi_atomic(3)).
+TEST(injected_operands_of_a_triggered_atomic_may_change_at_once, 4) {
+  TriggerWorld world;
+  const bool compares = _i % 2, by_alias = _i / 2;
+  uint64_t operand = 5, expected = 0, fetched = 1, cell = 0;
+  const fi_ioc ioc{&operand, 1}, compare{&expected, 1};
+  fi_ioc result{&fetched, 1};
+  const fi_rma_ioc target{world.at(128), 1, world.region.key()};
+  fi_triggered_context context = world.condition(1);
+  const fi_op op = compares ? FI_CSWAP : FI_SUM;
+  const fi_msg_atomic msg{&ioc, nullptr, 1, world.to, &target, 1, FI_UINT64, op, &context, 0};
+  fid_ep* ep = world.a.ep;
+  if (by_alias)
+    ck_assert_int_eq(fi_ep_alias(world.a.ep, &ep, FI_TRANSMIT | FI_TRIGGER | FI_INJECT), 0);
+  const ssize_t rc =
+      by_alias && compares
+          ? fi_compare_atomic(ep, &operand, 1, nullptr, &expected, nullptr, &fetched, nullptr,
+                              world.to, target.addr, target.key, FI_UINT64, op, &context)
+      : by_alias ? fi_fetch_atomic(ep, &operand, 1, nullptr, &fetched, nullptr, world.to,
+                                   target.addr, target.key, FI_UINT64, op, &context)
+      : compares ? fi_compare_atomicmsg(ep, &msg, &compare, nullptr, 1, &result, nullptr, 1,
+                                        FI_TRIGGER | FI_INJECT)
+                 : fi_fetch_atomicmsg(ep, &msg, &result, nullptr, 1, FI_TRIGGER | FI_INJECT);
+  ck_assert_int_eq(rc, 0);
+  operand = expected = 99;
+  world.add();
+  ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &context);
+  std::memcpy(&cell, world.memory.data() + 128, 8);
+  ck_assert_uint_eq(cell, 5);
+  ck_assert_uint_eq(fetched, 0);
+  if (by_alias) ck_assert_int_eq(fi_close(&ep->fid), 0);
+}
+
 TEST(works_are_posted_in_order_of_thresholds_then_of_age) {
   TriggerWorld world;
   constexpr uint64_t kThresholds[] = {3, 1, 2, 3, 1};

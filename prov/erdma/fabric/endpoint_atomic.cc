@@ -36,6 +36,7 @@ ssize_t run(fid_ep* fid, const AtomicCall& call) noexcept {
   const SendDefaults& defaults = caller.send_defaults();
   ConvertedAtomic converted;
   if (const int bad = converted.take(defaults, call)) return bad;
+  converted.args.inject_operands = defaults.inject;
   converted.args.local.inject = call.form == Form::update && defaults.inject;
   return On::one_sided(caller, converted.args);
 }
@@ -45,6 +46,7 @@ int take_msg(ConvertedAtomic& converted, const SendDefaults& defaults, const Ato
   if (flags & ~kAtomicFlags) return -FI_EBADFLAGS;
   if (const int bad = converted.take(defaults, call)) return bad;
   if (const int bad = apply_send_flags(defaults, flags, converted.args.local)) return bad;
+  converted.args.inject_operands = converted.args.local.inject;
   if (call.form != Form::update) converted.args.local.inject = false;
   return 0;
 }

@@ -38,13 +38,8 @@ DeferredWork::DeferredWork(EndpointDriver& of, const protocol::OneSidedArgs& arg
   keep(x_segments, operation.segments, operation.segment_count);
   keep(x_operands, operation.operands, operation.operand_count);
   keep(x_compares, operation.compares, operation.compare_count);
-  const size_t bytes = operation.operand_count ? operation.count * operation.element : 0;
   keep_local();
-  if (!operation.local.inject || bytes == 0) return;
-  x_injected.reset(new std::byte[bytes]);
-  hmem::gather(x_injected.get(), x_operands, operation.operand_count, 0, bytes);
-  x_operands[0] = {x_injected.get(), bytes};
-  operation.operand_count = 1;
+  if (operation.inject_operands) keep_operands();
 }
 
 DeferredWork::DeferredWork(Kind what, Counter& counter, uint64_t amount, const Trigger& on)
@@ -58,6 +53,21 @@ void DeferredWork::keep_local() {
   hmem::gather(x_injected.get(), x_iov, local.count, 0, local.length);
   x_iov[0] = {x_injected.get(), local.length};
   local.count = 1;
+}
+
+void DeferredWork::keep_operands() {
+  const size_t each = operation.count * operation.element;
+  const size_t operands = operation.operand_count ? each : 0;
+  const size_t compares = operation.compare_count ? each : 0;
+  if (operands + compares == 0) return;
+  x_injected.reset(new std::byte[operands + compares]);
+  std::byte* const second = x_injected.get() + operands;
+  hmem::gather(x_injected.get(), x_operands, operation.operand_count, 0, operands);
+  hmem::gather(second, x_compares, operation.compare_count, 0, compares);
+  x_operands[0] = {x_injected.get(), operands};
+  x_compares[0] = {second, compares};
+  operation.operand_count = operands ? 1 : 0;
+  operation.compare_count = compares ? 1 : 0;
 }
 
 bool DeferredWork::reads() const noexcept {

@@ -72,6 +72,7 @@ class DeferredWork final : public util::ListHook<DeferredWork>,
 
  private:
   void keep_local();
+  void keep_operands();
 
   iovec x_iov[transport::kMaxIov];
   iovec x_operands[transport::kMaxIov];

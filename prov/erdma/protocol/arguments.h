@@ -90,6 +90,7 @@ struct OneSidedArgs {
   size_t operand_count;  ///< 0 for FI_ATOMIC_READ
   const iovec* compares;
   size_t compare_count;
+  bool inject_operands;  ///< FI_INJECT: operands may change on return, also of a deferred operation
 };
 
 /// An RMA operation that the fast path can take.
