@@ -29,9 +29,10 @@ int asked(uint64_t caps) {
 
 /// An endpoint with these capabilities and default flags, and a peer that sends.
 struct Pair {
-  explicit Pair(uint64_t caps, uint64_t op_flags = 0)
+  explicit Pair(uint64_t caps, uint64_t op_flags = 0, uint64_t rx_caps = 0)
       : root({.version = kNew, .caps = caps}), other({.version = kNew}) {
     root.info->rx_attr->op_flags = op_flags;
+    root.info->rx_attr->caps |= rx_caps;
     b = std::make_unique<Port>(root);
     a = std::make_unique<Port>(other);
     to = a->insert(*b);
@@ -174,15 +175,20 @@ TEST(a_shared_context_takes_a_buffer_for_several) {
 
 TEST_CASE();
 
-/// There are two receives, and the first names a source that does not send.
-TEST(the_source_counts_for_the_receives_that_it_was_asked_for, 3) {
+/// There are two receives, and the first names a source that does not send. Some applications ask
+/// for the capability in rx_attr only.
+TEST(the_source_counts_for_the_receives_that_it_was_asked_for, 5) {
   const struct {
-    uint64_t caps;
+    uint64_t caps, rx_caps;
     bool tagged, untagged;
-  } cases[] = {{0, false, false}, {FI_DIRECTED_RECV, true, true}, {kDirectedBit, true, false}};
+  } cases[] = {{0, 0, false, false},
+               {FI_DIRECTED_RECV, 0, true, true},
+               {0, FI_DIRECTED_RECV, true, true},
+               {kDirectedBit, 0, true, false},
+               {0, kDirectedBit, true, false}};
   const auto& c = cases[_i];
-  if (c.caps == kDirectedBit && !kOffered) return;
-  Pair pair(FI_MSG | FI_TAGGED | c.caps);
+  if (_i > 2 && !kOffered) return;
+  Pair pair(FI_MSG | FI_TAGGED | c.caps, 0, c.rx_caps);
   const fi_addr_t self = pair.b->insert(*pair.b);
   char bytes[2][50];
   fid_ep* const ep = pair.b->ep;

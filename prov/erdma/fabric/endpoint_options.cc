@@ -47,6 +47,7 @@ int exchange_op_flags(uint64_t& word, bool set, uint64_t more, uint64_t& transmi
 EndpointOptions::EndpointOptions(Domain& domain, const fi_info& info)
     : x_domain(domain),
       x_caps(info.caps),
+      x_rx_caps(info.rx_attr ? info.rx_attr->caps : 0),
       x_tx_flags(info.tx_attr ? info.tx_attr->op_flags : 0),
       x_rx_flags(info.rx_attr ? info.rx_attr->op_flags : 0),
       x_wants_shared(info.ep_attr && info.ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT),
@@ -69,7 +70,8 @@ void EndpointOptions::enable(protocol::Engine& engine, bool selective_send,
 
 void EndpointOptions::compute_defaults() noexcept {
   x_send_defaults.store({x_tx_flags, x_selective_send}, std::memory_order_relaxed);
-  x_receive_defaults.store({x_caps, x_rx_flags, x_selective_receive}, std::memory_order_relaxed);
+  x_receive_defaults.store({x_caps | x_rx_caps, x_rx_flags, x_selective_receive},
+                           std::memory_order_relaxed);
 }
 
 /// Null: the option is not a size.

@@ -85,6 +85,7 @@ class EndpointOptions {
   Domain& x_domain;
   protocol::Engine* x_engine = nullptr;  ///< null until enabled
   const uint64_t x_caps;
+  const uint64_t x_rx_caps;  ///< of rx_attr, which may name a capability that is not in x_caps
   uint64_t x_tx_flags;
   uint64_t x_rx_flags;
   bool x_selective_send = false;
