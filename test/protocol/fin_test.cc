@@ -52,6 +52,26 @@ TEST(receive_completes_once_the_link_has_taken_its_fin, 3) {
   expect_received(pair, 5000);
 }
 
+/// The close of an endpoint waits for injected messages that have not left, not for a receive of
+/// the peer. The message is one packet, or several.
+TEST(an_injected_message_that_waits_for_its_fin_has_left, 2) {
+  Pair pair;
+  pair.a.transport.behaviour.fragmented = 5000;
+  const auto message = pattern(_i ? 4000 : 50);
+  std::vector<char> got(message.size());
+  iovec iov{const_cast<char*>(message.data()), message.size()};
+  erdma::protocol::SendArgs args = Node::send_args(1, iov, 7, &g_one);
+  args.inject = args.until_delivered = true;
+  must(pair.a.engine.post_send(args));
+  ck_assert(!pair.a.engine.has_injected());
+  ck_assert(pair.a.sent.entries.empty());
+  must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+  pair.run_until_idle();
+  ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
+  ck_assert(got == message);
+  expect_received(pair, message.size());
+}
+
 /// The same for a message of one packet whose sender waits for the delivery, posted or unexpected.
 TEST(receive_of_a_short_message_completes_once_the_link_has_taken_its_fin, 2) {
   Pair pair;

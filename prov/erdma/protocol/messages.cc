@@ -92,10 +92,9 @@ int Messages::send_fragments(Send& send) noexcept {
 
 /// The link has taken all bytes of the message.
 void Messages::conclude(Send& send) noexcept {
-  if (send.wire_flags & wire::kWantFin)
-    sends.fly(send);
-  else
-    sends.finish(send, 0);
+  if (!(send.wire_flags & wire::kWantFin)) return sends.finish(send, 0);
+  sends.clear_inject_pending(send);
+  sends.fly(send);
 }
 
 int Messages::send_rts(Send& send) noexcept {
