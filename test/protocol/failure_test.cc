@@ -122,8 +122,11 @@ TEST(death_of_the_sender_fails_what_only_it_could_complete) {
   ck_assert_ptr_eq(first.context, &g_one);
   ck_assert_ptr_eq(second.context, &g_two);
   // The header of the unfetched message still matches, and its receive gets the error.
-  pair.b.receive(later.data(), later.size(), 2, &g_one);
-  ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
+  pair.b.receive(later.data(), later.size(), 0, &g_one, UINT64_MAX);
+  const ErrorCompletion lost = pair.b.received.take();
+  ck_assert_int_eq(lost.error, FI_ECONNRESET);
+  ck_assert_uint_eq(lost.tag, 2);
+  ck_assert_uint_eq(lost.source, 0);
   // A message that has arrived whole is delivered.
   pair.b.receive(later.data(), later.size(), 3, &g_one);
   ck_assert_int_eq(pair.b.received.take().error, 0);

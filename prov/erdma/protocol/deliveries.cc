@@ -74,7 +74,7 @@ Delivery* Deliveries::make(Receive& receive, Peer& peer, transport::Link& link,
   if (delivery)
     fill_in(*delivery, receive);
   else
-    x_queues.fail(receive, -FI_ENOMEM, receive.sink_or(x_received));
+    x_queues.fail(receive, peer, header, -FI_ENOMEM, receive.sink_or(x_received));
   return delivery;
 }
 
@@ -334,6 +334,8 @@ void Deliveries::cancel_all(PendingList<Delivery>& deliveries, CompletionSink& s
     Receive* const multi = delivery->multi;
     ErrorCompletion failed(delivery->context, delivery->completion_flags,
                            multi ? kMessageGivenUp : FI_ECANCELED, delivery->tag);
+    failed.data = delivery->data;
+    failed.source = delivery->peer->fi_addr;
     leave_arrival(*delivery);
     if (multi) failed.buffer = delivery->buffers.iov[0].iov_base;
     if (multi && ReceiveQueues::return_space(*multi)) failed.release_buffer();

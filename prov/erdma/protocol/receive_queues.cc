@@ -101,6 +101,19 @@ void ReceiveQueues::complete(CompletionSink& sink, const Completion& done, size_
 
 void ReceiveQueues::fail(Receive& receive, int status, CompletionSink& sink) noexcept {
   ErrorCompletion failed(receive.context, receive.completion_flags, -status, receive.tag);
+  fail(receive, failed, sink);
+}
+
+void ReceiveQueues::fail(Receive& receive, const Peer& peer, const wire::MessageHeader& header,
+                         int status, CompletionSink& sink) noexcept {
+  ErrorCompletion failed(receive.context, receive.completion_flags | data_flag(header), -status,
+                         header.tag);
+  failed.data = header.data;
+  failed.source = peer.fi_addr;
+  fail(receive, failed, sink);
+}
+
+void ReceiveQueues::fail(Receive& receive, ErrorCompletion& failed, CompletionSink& sink) noexcept {
   failed.report = receive.report;
   const bool in_use = receive.deliveries > 0 || receive.posted || receive.held;
   const bool ends = !receive.multi() || !in_use;

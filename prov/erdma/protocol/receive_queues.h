@@ -74,6 +74,9 @@ struct ReceiveQueues {
   /// Fails a receive that is in no queue. A multi-receive buffer reports the failure of one message
   /// and stays, unless it is no longer in use.
   void fail(Receive& receive, int status, CompletionSink& sink) noexcept;
+  /// The same for a receive that has matched a message of `peer`, which the report names.
+  void fail(Receive& receive, const Peer& peer, const wire::MessageHeader& header, int status,
+            CompletionSink& sink) noexcept;
   /// Releases a multi-receive buffer that is exhausted and has no message in progress.
   void retire(Receive& multi, CompletionSink& sink) noexcept;
 
@@ -109,6 +112,7 @@ struct ReceiveQueues {
 
  private:
   int claim(const ReceiveArgs& args, bool drop) noexcept;
+  void fail(Receive& receive, ErrorCompletion& failed, CompletionSink& sink) noexcept;
   bool cancel_in(Matcher& queues, const void* context) noexcept;
   bool fail_posted_from(Matcher& queues, const Peer* source, int status,
                         CompletionSink& sink) noexcept;

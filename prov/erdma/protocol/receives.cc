@@ -88,7 +88,7 @@ bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
   const bool multi = receive.multi();
   receive.held = multi;
   if (message.status != 0) {
-    x_queues->fail(receive, message.status, receive.sink_or(x_received));
+    x_queues->fail(receive, peer, message.header, message.status, receive.sink_or(x_received));
   } else if (message.header.op == wire::Op::rts) {
     x_deliveries.begin(receive, peer, *message.link, message.header, message.remote_key);
   } else if (message.arrival) {
