@@ -8,6 +8,8 @@
 #include <string>
 #include <thread>
 
+#include <rdma/fi_rma.h>
+
 #include "fabric/rig.h"
 #include "fake/captured_log.h"
 #include "transport/simulated_device.h"
@@ -111,6 +113,28 @@ TEST(a_wildcard_source_means_the_address_of_the_nic) {
   Port a(root), b(root);
   ck_assert(name_of(a).same_host(nic) && name_of(b).same_host(nic));
   exchange_all_ways(a, b);
+}
+
+/// The peer alone makes progress after the refusal (fi_msg(3), FI_MORE).
+TEST(a_delayed_message_leaves_with_a_refused_call, 3) {
+  setenv("FI_ERDMA_SHM", "off", 1);
+  Root root;
+  Port a(root), b(root);
+  const fi_addr_t to = a.insert(b);
+  exchange(a, b, to, 8);
+  char text[8] = "delayed", received[8] = {};
+  const iovec iov{text, 8};
+  fi_context receive;
+  const fi_msg_tagged msg{&iov, nullptr, 1, to, 7, 0, nullptr, 0};
+  const fi_msg_rma read{&iov, nullptr, 1, to, nullptr, 1, nullptr, 0};
+  ck_assert_int_eq(fi_trecv(b.ep, received, 8, nullptr, FI_ADDR_UNSPEC, 7, 0, &receive), 0);
+  ck_assert_int_eq(fi_tsendmsg(a.ep, &msg, FI_MORE), 0);
+  const ssize_t refused = _i == 0   ? fi_tsendmsg(a.ep, &msg, FI_PEEK)
+                          : _i == 1 ? fi_readmsg(a.ep, &read, 0)
+                                    : fi_tsend(a.ep, text, 8, nullptr, to + 9, 7, nullptr);
+  ck_assert_int_eq(refused, _i == 0 ? -FI_EBADFLAGS : -FI_EINVAL);
+  ck_assert_ptr_eq(b.wait().op_context, &receive);
+  ck_assert_str_eq(received, "delayed");
 }
 
 TEST_CASE(.set_up = on_nic, .offered = can_watch_memory);

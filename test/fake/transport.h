@@ -59,6 +59,7 @@ struct Behaviour {
   bool flushes = false;       ///< moved bytes become visible in a later poll()
   bool hold_flushes = false;  ///< moved bytes stay invisible
   bool leaves = false;        ///< poll() leaves packets when Sink::take_served() permits it
+  bool chains = false;        ///< packets with more to come leave with the next one, or in poll()
 };
 
 /// A transport whose packets are queues of bytes within one process. Bytes move in poll() of the
@@ -79,7 +80,7 @@ class Transport final : public transport::Transport {
     }
 
     int send(const transport::Header& header, const iovec* payload, size_t count, size_t length,
-             transport::SendHint) noexcept override {
+             transport::SendHint hint) noexcept override {
       if (down) return down;
       Transport* peer = remote();
       if (!peer) return -FI_EAGAIN;
@@ -88,8 +89,8 @@ class Transport final : public transport::Transport {
       std::vector<std::byte> packet(transport::kHeaderBytes + length);
       std::memcpy(packet.data(), header.bytes, transport::kHeaderBytes);
       hmem::gather(packet.data() + transport::kHeaderBytes, payload, count, 0, length);
-      there.inbound.push_back(std::move(packet));
-      ++there.arrived;
+      x_owner.chain.emplace_back(&there, std::move(packet));
+      if (hint != transport::SendHint::more || !x_owner.behaviour.chains) x_owner.post_chain();
       ++sent;
       return 0;
     }
@@ -406,8 +407,15 @@ class Transport final : public transport::Transport {
     return *slot;
   }
 
+  void post_chain() {
+    for (auto& [there, packet] : std::exchange(chain, {})) {
+      there->inbound.push_back(std::move(packet));
+      ++there->arrived;
+    }
+  }
   int poll(transport::Sink& sink) noexcept override {
     if (before_poll) before_poll();
+    post_chain();
     int steps = 0;
     behaviour.room += behaviour.more_room;
     for (auto& [port, each] : links) steps += poll_link(*each, sink);
@@ -435,6 +443,7 @@ class Transport final : public transport::Transport {
   unsigned revoked_at_end = 0;
   unsigned open_count = 0;  ///< number of attempts to open a region
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
+  std::deque<std::pair<FakeLink*, std::vector<std::byte>>> chain;  ///< packets that have not left
 
  private:
   int poll_link(FakeLink& link, transport::Sink& sink) {

@@ -134,6 +134,15 @@ struct HostMemory {
   }
 };
 
+/// The result of a call whose arguments are refused. What FI_MORE has delayed leaves nevertheless
+/// (fi_msg(3)).
+[[gnu::cold, gnu::noinline]] inline ssize_t refused(Endpoint& ep, int error) noexcept {
+  return ep.driver().post([&](protocol::Engine& engine) {
+    engine.let_leave();
+    return error;
+  });
+}
+
 /// An endpoint with FI_HMEM: each call asks the driver whether its buffers are device memory.
 struct AnyMemory {
   static constexpr bool kHost = false;

@@ -155,7 +155,7 @@ struct Calls {
       return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
         return defer_message(ep, *msg, flags & ~FI_TRIGGER, false, trigger);
       });
-    if (const int bad = take(ep.send_defaults(), *msg, flags, args)) return bad;
+    if (const int bad = take(ep.send_defaults(), *msg, flags, args)) return refused(ep, bad);
     return Target::send(ep, args);
   }
 

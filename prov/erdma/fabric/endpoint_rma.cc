@@ -134,7 +134,7 @@ ssize_t transfermsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept
       return defer_rma(ep, *msg, flags & ~FI_TRIGGER, kOp == Op::read, trigger);
     });
   Message message;
-  if (const int bad = message.take(ep.send_defaults(), kOp, *msg, flags)) return bad;
+  if (const int bad = message.take(ep.send_defaults(), kOp, *msg, flags)) return refused(ep, bad);
   return On::Target::one_sided(ep, message.args);
 }
 

@@ -89,22 +89,47 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 
 /// Sends a message that the fast path refused. If the link had no room, polls once before it falls
 /// back to a request, since then all later sends would need requests, too.
-/// `args` is a copy, so that the fast path can keep its own in registers.
-int Engine::post_send_slow(const SendArgs& args, Peer& peer) noexcept {
+int Engine::send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept {
+  const auto send_direct = [&] {
+    return direct = Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer);
+  };
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
   if (x_messages.must_poll()) progress();
   if (!Messages::is_short(args) && Messages::goes_direct(args, peer) &&
-      ++x_sends_since_progress < kSendsPerProgress && x_messages.send_direct(args, peer))
+      ++x_sends_since_progress < kSendsPerProgress && send_direct())
     return 0;
   const bool has_no_room = Messages::goes_direct(args, peer);
   if ((has_no_room && !x_made_progress) ||
       poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress))
     progress();
-  if (Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer)) return 0;
+  if (send_direct()) return 0;
   return post_slow(args, peer, nullptr);
 }
 
+/// `args` is a copy, so that the fast path can keep its own in registers. The fast path leaves
+/// short messages of a chain (FI_MORE) to this function.
+int Engine::post_send_slow(const SendArgs& args, Peer& peer) noexcept {
+  const transport::Link* const holder = x_held_back.take();
+  bool direct = (args.more || holder) && Messages::is_short(args) &&
+                Messages::goes_direct(args, peer) && ++x_sends_since_progress < kSendsPerProgress &&
+                x_messages.send_direct(args, peer);
+  const int status = direct ? 0 : send_slowly(args, peer, direct);
+  if (holder && !(direct && peer.link == holder)) progress();
+  if (direct && args.more) x_held_back.put(*peer.link);
+  return status;
+}
+
+int Engine::refuse_send(uint64_t destination) noexcept {
+  let_leave();
+  return x_peers.refusal(destination);
+}
+
+void Engine::let_leave() noexcept {
+  if (x_held_back.take()) progress();
+}
+
 int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
+  let_leave();
   Peer* peer = x_peers.at(args.destination);
   if (!peer) return x_peers.refusal(args.destination);
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
@@ -119,6 +144,7 @@ int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) no
 }
 
 int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
+  let_leave();
   const SendArgs& local = args.local;
   const bool fits = fits_inject(local, x_config);
   if (!sink && fits && FastRma::is_plain(args)) {

@@ -67,6 +67,32 @@ class LeftPackets {
   bool x_all = false;
 };
 
+/// The link that may hold back the last message, since more are to come (FI_MORE). A large number
+/// in the count of sends since the last poll says that there is one: the next operation then takes
+/// the slow path, which lets the message leave, and a poll, which does so too, resets the count.
+class HeldBack {
+ public:
+  explicit HeldBack(unsigned& sends) noexcept : x_sends(sends) {}
+
+  void put(const transport::Link& link) noexcept {
+    x_link = &link;
+    x_sends += kMark;
+  }
+  /// Forgets the link and returns it. Null: there is none.
+  const transport::Link* take() noexcept {
+    if (x_sends < kMark) [[likely]]
+      return nullptr;
+    x_sends -= kMark;
+    return x_link;
+  }
+
+ private:
+  static constexpr unsigned kMark = 1u << 20;
+
+  unsigned& x_sends;
+  const transport::Link* x_link = nullptr;
+};
+
 /// The protocol of one endpoint: turns operations into packets and packets into completions. It
 /// dispatches both to its parts and makes progress. Single-threaded: the caller holds the domain
 /// lock. Owns its parts, and with them every request and peer. The transports end after its last
@@ -95,6 +121,9 @@ class Engine final : public transport::Sink, PeerLoss {
   /// the engine. Not for multi-receive.
   [[nodiscard]] int post_send(const SendArgs& args, CompletionSink& sink) noexcept;
   [[nodiscard]] int post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept;
+  /// To be called where an operation is refused before it comes here: messages with
+  /// SendArgs::more leave with the next call in any case.
+  void let_leave() noexcept;
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
   /// Cancels the oldest receive with this context or, if there is none, a send of which no packet
   /// was sent. It completes with FI_ECANCELED. -FI_ENOENT: there is neither.
@@ -162,7 +191,9 @@ class Engine final : public transport::Sink, PeerLoss {
   void on_question() noexcept override;
   void lose(Peer& peer, const transport::Link* link, int status) noexcept override;
 
+  int refuse_send(uint64_t destination) noexcept;
   int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
+  int send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept;
   int post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
   int poll_transports(bool all) noexcept;
   int retry_waiting(bool all) noexcept;
@@ -191,6 +222,7 @@ class Engine final : public transport::Sink, PeerLoss {
   FastRma x_fast_rma{x_grants};
   RmaInitiator x_rma{x_config, x_sends, x_grants, x_peers};
   RmaTarget x_target{x_config, x_peers, x_controls, x_grants};
+  HeldBack x_held_back{x_sends_since_progress};
 };
 
 // --- the fast path of a message, inlined into the entry points ----------------------------------
@@ -198,8 +230,8 @@ class Engine final : public transport::Sink, PeerLoss {
 inline int Engine::post_send(const SendArgs& args) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) [[unlikely]]
-    return x_peers.refusal(args.destination);
-  if (Messages::is_short(args) && Messages::goes_direct(args, *peer) &&
+    return refuse_send(args.destination);
+  if (!args.more && Messages::is_short(args) && Messages::goes_direct(args, *peer) &&
       ++x_sends_since_progress < kSendsPerProgress) [[likely]]
     if (x_messages.send_direct(args, *peer)) [[likely]]
       return 0;
