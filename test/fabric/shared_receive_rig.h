@@ -6,11 +6,16 @@
 
 namespace erdma::test {
 
-inline fid_ep* open_context(Root& root, uint64_t caps = FI_DIRECTED_RECV) {
+/// How a shared receive context is opened.
+enum class WithCaps { own, none, no_attr };
+
+inline fid_ep* open_context(Root& root, WithCaps with = WithCaps::own) {
   fi_rx_attr attr = *root.info->rx_attr;
-  attr.caps = FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV | caps;
+  attr.caps =
+      with == WithCaps::own ? FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV : 0;
   fid_ep* srx = nullptr;
-  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &srx, nullptr), 0);
+  ck_assert_int_eq(
+      fi_srx_context(root.domain, with == WithCaps::no_attr ? nullptr : &attr, &srx, nullptr), 0);
   return srx;
 }
 
@@ -45,10 +50,11 @@ inline fi_addr_t insert(fid_av* av, const std::vector<char>& name) {
 
 /// Two endpoints share a context; a sender knows both.
 struct Shared {
-  explicit Shared(const Ask& ask = {}, fi_wait_obj wait = FI_WAIT_NONE, uint64_t flags = 0)
+  explicit Shared(const Ask& ask = {}, fi_wait_obj wait = FI_WAIT_NONE, uint64_t flags = 0,
+                  WithCaps with = WithCaps::own)
       : root(ask),
         other(ask),
-        srx(open_context(root)),
+        srx(open_context(root, with)),
         cq(root.open_cq(FI_CQ_FORMAT_TAGGED, wait)),
         av(root.open_av()),
         one(root, srx, cq, av, flags),

@@ -64,6 +64,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
     : FidObject(FI_CLASS_DOMAIN, context, &fabric.children()),
       x_fabric(fabric),
       x_auto(wants_auto_progress(info)),
+      x_caps(info.caps),
       x_settings(std::move(settings)),
       x_hmem(cuda_for(info.caps)),
       x_local(LocalAddresses::load()),

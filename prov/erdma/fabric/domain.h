@@ -38,6 +38,8 @@ class Domain final : public FidObject<Domain, fid_domain>, public OpenObjects<Do
   Fabric& fabric() noexcept { return x_fabric; }
   const Settings& settings() const noexcept { return x_settings; }
   uint32_t api_version() const noexcept;
+  /// The capabilities that the domain was opened with.
+  uint64_t caps() const noexcept { return x_caps; }
   MemoryRegions& memory_regions() noexcept { return x_regions; }
   /// Operations that wait for counters. Protected by the domain lock.
   DeferredWorkQueue& works() noexcept { return x_works; }
@@ -77,6 +79,7 @@ class Domain final : public FidObject<Domain, fid_domain>, public OpenObjects<Do
  private:
   Fabric& x_fabric;
   const bool x_auto;
+  const uint64_t x_caps;
   Settings x_settings;
   const bool x_hmem;  ///< endpoints may have FI_HMEM
   LocalAddresses x_local;

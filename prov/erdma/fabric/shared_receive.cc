@@ -12,6 +12,14 @@
 #include "util/log.h"
 
 namespace erdma::fabric {
+namespace {
+
+/// A context without capabilities of its own has those of its domain.
+uint64_t caps_of(const Domain& domain, const fi_rx_attr* attr) noexcept {
+  return attr && attr->caps ? attr->caps : domain.caps();
+}
+
+}  // namespace
 
 ssize_t SharedReceive::receive(protocol::ReceiveArgs args) noexcept {
   if (!owned()) return -FI_EOPBADSTATE;
@@ -59,7 +67,7 @@ void SharedReceive::fail(const protocol::ErrorCompletion& completion) noexcept {
 SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context)
     : FidObject(FI_CLASS_SRX_CTX, context, &domain.children()),
       x_domain(domain),
-      x_defaults(attr ? attr->caps : 0, attr ? attr->op_flags : 0, true),
+      x_defaults(caps_of(domain, attr), attr ? attr->op_flags : 0, true),
       x_cuda(attr ? domain.cuda_for(attr->caps) : nullptr),
       x_receives(*this),
       x_min_multi_recv(kDefaultMinMultiRecv) {
