@@ -203,6 +203,20 @@ TEST(a_failure_is_no_success_to_wait_for) {
   world.expect_silence();
 }
 
+/// FI_MULTI_RECV tells that the provider has released the buffer (fi_cq(3)).
+TEST(a_multi_receive_buffer_that_is_never_posted_is_given_back) {
+  TriggerWorld world;
+  char buffer[100];
+  const iovec iov{buffer, sizeof(buffer)};
+  fi_triggered_context context = world.condition(1);
+  const fi_msg msg{&iov, nullptr, 1, FI_ADDR_UNSPEC, &context, 0};
+  ck_assert_int_eq(fi_recvmsg(world.b.ep, &msg, FI_TRIGGER | FI_MULTI_RECV), 0);
+  ck_assert_int_eq(fi_cancel(&world.b.ep->fid, &context), 0);
+  const fi_cq_err_entry error = world.b.wait_error();
+  ck_assert_int_eq(error.err, FI_ECANCELED);
+  ck_assert_uint_eq(error.flags, FI_RECV | FI_MSG | FI_MULTI_RECV);
+}
+
 TEST(what_can_not_be_posted_when_it_is_due_is_an_error_completion) {
   TriggerWorld world;
   char text[8] = {};

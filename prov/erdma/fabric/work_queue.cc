@@ -75,7 +75,8 @@ bool DeferredWork::reads() const noexcept {
 }
 
 uint64_t DeferredWork::completion_flags() const noexcept {
-  if (kind == Kind::receive) return receive.completion_flags();
+  if (kind == Kind::receive)
+    return receive.completion_flags() | (receive.multi ? FI_MULTI_RECV : 0);
   if (kind == Kind::send) return operation.local.completion_flags();
   const bool atomic = operation.op == protocol::wire::Op::atomic;
   return (atomic ? FI_ATOMIC : FI_RMA) | (reads() ? FI_READ : FI_WRITE);
