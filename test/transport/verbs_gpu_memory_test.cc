@@ -157,6 +157,26 @@ TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   ck_assert(!scene.registrations.can_share(&list, 1, Access::remote_read));
 }
 
+/// Whether memory can be registered may differ between GPUs: not all have dmabuf.
+TEST(one_gpu_without_a_way_leaves_the_others_theirs) {
+  setenv("SOFTCUDA_DEVICES", "2", 1);
+  ways(0, 1);
+  Scene scene;
+  const DeviceMemory there(8192, 1), here(8192, 0), also_here(8192, 0);
+  Registration made;
+  ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
+  ck_assert_int_eq(scene.registrations.acquire(here.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(softcuda_control("dmabuf on"), 0);
+  (void)scene.key(there);
+  ck_assert(test::contains(warnings(), "GPU 0"));
+  const unsigned long exports = softcuda_calls("cuMemGetHandleForAddressRange");
+  for (const DeviceMemory* memory : {&here, &also_here})
+    ck_assert_int_eq(scene.registrations.acquire(memory->at(0), 8192, kReads, made),
+                     -FI_EOPNOTSUPP);
+  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), exports);
+  ck_assert(warnings().empty());
+}
+
 /// The process may have no descriptor free: CUDA then reports an error of the operating system.
 TEST(dmabuf_that_can_not_be_made_this_time_is_tried_again) {
   ways(0, 1);

@@ -107,6 +107,10 @@ bool Cuda::orders_nic_writes(const void* pointer) const noexcept {
          ordering >= kOrderedForOwner;
 }
 
+int Cuda::gpu_of(const void* pointer) const noexcept {
+  return usable() ? x_api.device_of(pointer) : -1;
+}
+
 bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
   if (!is_device(pointer) || !x_api.range(pointer, found.base, found.size)) return false;
   found.id = x_api.buffer_id(found.base);

@@ -54,6 +54,8 @@ class Cuda final : public DeviceMemory {
   /// (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING); false if it cannot be read.
   bool orders_nic_writes(const void* pointer) const noexcept;
 
+  /// CUDA's number of the GPU that holds the memory; -1: it can't be told.
+  int gpu_of(const void* pointer) const noexcept;
   /// Finds the allocation that contains the pointer. False: the pointer is not into device memory.
   bool allocation(const void* pointer, Allocation& found) const noexcept;
   /// Returns a new dmabuf descriptor; the allocation begins at byte `offset` of the dmabuf.

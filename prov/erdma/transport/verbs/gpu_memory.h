@@ -18,7 +18,7 @@ struct GpuRefusal {
 
   /// True if this memory can never be registered, rather than not this time.
   bool final() const noexcept;
-  /// True if that holds for all GPU memory, because neither way exists.
+  /// True if that holds for all memory of this GPU, because neither way exists for it.
   bool for_all() const noexcept;
   /// The error of a way that lacked room for the region; 0: neither did.
   int want_of_room() const noexcept;

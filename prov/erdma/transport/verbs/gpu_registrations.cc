@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -28,6 +29,10 @@ template <typename Part>
 bool holds(const Part& part, const iovec& memory) noexcept {
   const uintptr_t offset = reinterpret_cast<uintptr_t>(memory.iov_base) - part.base;
   return offset < part.size && memory.iov_len <= part.size - offset;
+}
+
+void* pointer_to(uintptr_t address) noexcept {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's are numbers
 }
 
 void destroy(RegionList& regions) noexcept {
@@ -183,20 +188,22 @@ void GpuRegistrations::drop_unused(uint64_t now, RegionList& retired) noexcept {
 /// other memory, while that thread waits until end_unused() has ended a registration.
 util::Result<GpuRegion*> GpuRegistrations::hold(const hmem::Allocation& allocation, int rights) {
   Retired stale;
+  int gpu = x_refusals.any_gpu() ? x_cuda.gpu_of(pointer_to(allocation.base)) : -1;
   {
     const std::lock_guard guard(x_mutex);
     if (GpuRegion* const known = find(allocation, rights, stale)) return add_user(*known);
-    if (is_refused(allocation)) return -FI_EOPNOTSUPP;
+    if (x_refusals.contains(gpu, allocation.id)) return -FI_EOPNOTSUPP;
   }
   GpuRefusal why;
   std::unique_ptr<GpuRegion> made = make(allocation, rights, why);
   if (!made && why.want_of_room()) made = make_with_room(allocation, rights, why);
+  if (!made && why.for_all()) gpu = x_cuda.gpu_of(pointer_to(allocation.base));
   const std::lock_guard guard(x_mutex);
   // Another thread may have made the same meanwhile.
   if (GpuRegion* const known = find(allocation, rights, stale)) return add_user(*known);
   if (made) return add_user(*made.release());
   if (!why.final()) return -FI_ENOMEM;
-  refuse(allocation, why);
+  refuse(allocation, gpu, why);
   return -FI_EOPNOTSUPP;
 }
 
@@ -291,8 +298,7 @@ util::Result<GpuRegion*> GpuRegistrations::hold_written(const hmem::Allocation& 
 std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& allocation, int rights,
                                                   GpuRefusal& why) const {
   auto made = std::make_unique<GpuRegion>();
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
+  const iovec memory{pointer_to(allocation.base), allocation.size};
   made->region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
   if (!made->region) return nullptr;
   made->by_address = why.as_dmabuf != 0;
@@ -326,22 +332,20 @@ std::unique_ptr<GpuRegion> GpuRegistrations::make_with_room(const hmem::Allocati
   return nullptr;
 }
 
-bool GpuRegistrations::is_refused(const hmem::Allocation& allocation) const noexcept {
-  const auto* const end = x_refused_ids.data() + std::min(x_refused_count, x_refused_ids.size());
-  return x_refused || std::find<const uint64_t*>(x_refused_ids.data(), end, allocation.id) != end;
-}
-
-void GpuRegistrations::refuse(const hmem::Allocation& allocation, const GpuRefusal& why) noexcept {
-  if (why.for_all())
-    x_refused = true;
-  else
-    x_refused_ids[x_refused_count++ % x_refused_ids.size()] = allocation.id;
+void GpuRegistrations::refuse(const hmem::Allocation& allocation, int gpu,
+                              const GpuRefusal& why) noexcept {
+  char which[32] = "some GPU memory";
+  if (why.for_all()) {
+    x_refusals.add_gpu(gpu, allocation.id);
+    if (gpu >= 0) std::snprintf(which, sizeof(which), "memory of GPU %d", gpu);
+  } else {
+    x_refusals.add(allocation.id);
+  }
   ERDMA_NOTICE(gpu_staged, MR,
-               "%s memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
-               "copied through host memory instead. %s",
-               why.for_all() ? "GPU" : "some GPU", x_device.name().c_str(),
-               util::ErrorText(why.as_dmabuf).c_str(), util::ErrorText(why.by_address).c_str(),
-               why.remedy());
+               "%s can't be registered with %s (as a dmabuf: %s; by its address: %s): it is copied "
+               "through host memory instead. %s",
+               which, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
+               util::ErrorText(why.by_address).c_str(), why.remedy());
 }
 
 // --- DirectSource

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "transport/direct_source.h"
+#include "transport/verbs/gpu_refusals.h"
 #include "transport/verbs/handles.h"
 #include "transport/verbs/registration.h"
 #include "util/event_fd.h"
@@ -104,8 +105,7 @@ class GpuRegistrations final : public RegistrationCache,
                   util::IntrusiveList<GpuRegion>& stale) noexcept;
   GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
   GpuRegion* add_user(GpuRegion& region) noexcept;
-  bool is_refused(const hmem::Allocation& allocation) const noexcept;
-  void refuse(const hmem::Allocation& allocation, const GpuRefusal& why) noexcept;
+  void refuse(const hmem::Allocation& allocation, int gpu, const GpuRefusal& why) noexcept;
   void retire(GpuRegion& region, util::IntrusiveList<GpuRegion>& retired) noexcept;
   bool lingers() noexcept;
   void drop_unused(uint64_t now, util::IntrusiveList<GpuRegion>& retired) noexcept;
@@ -122,10 +122,8 @@ class GpuRegistrations final : public RegistrationCache,
   util::IntrusiveList<GpuRegion> x_idle;  ///< least recently used first
   util::IntrusiveList<GpuRegion> x_held;  ///< with users
   size_t x_idle_count = 0;
-  bool x_refused = false;                    ///< neither way exists
-  std::array<uint64_t, 64> x_refused_ids{};  ///< the latest allocations that no way can take
-  size_t x_refused_count = 0;                ///< number of them, also of those that are forgotten
-  std::array<Written, 256> x_written{};      ///< the latest; id 0: unused
+  GpuRefusals x_refusals;
+  std::array<Written, 256> x_written{};  ///< the latest; id 0: unused
   size_t x_written_count = 0;
   /// The latest allocation for which even all unused registrations made no room, and when.
   std::atomic<uint64_t> x_roomless_id = 0, x_roomless_since = 0;
