@@ -9,86 +9,23 @@
 #include <thread>
 #include <utility>
 
-#include <rdma/fi_errno.h>
-
-#include "fake/captured_log.h"
-#include "hmem/cuda.h"
-#include "libcheck.h"
-#include "softcuda/device_memory.h"
-#include "transport/simulated_device.h"
 #include "transport/verbs/gpu_memory.h"
-#include "transport/verbs/gpu_registrations.h"
 #include "transport/verbs/known_memory.h"
 #include "transport/verbs/open_region.h"
 #include "transport/verbs/shared_memory.h"
+#include "transport/verbs_gpu_scene.h"
 
 namespace {
 
 using namespace erdma;
 using erdma::test::DeviceMemory;
+using erdma::test::kReads;
+using erdma::test::kWrites;
+using erdma::test::Scene;
+using erdma::test::warnings;
+using erdma::test::ways;
 using transport::Access;
-using transport::verbs::GpuRegistrations;
 using transport::verbs::Registration;
-
-constexpr int kReads = transport::verbs::peer_rights(true, false);
-constexpr int kWrites = transport::verbs::peer_rights(false, true);
-
-/// The cache of host memory, which counts its uses.
-class Host final : public transport::verbs::RegistrationCache {
- public:
-  explicit Host(int& uses) : x_uses(uses) {}
-  int acquire(const void*, size_t, int, Registration& registration) noexcept override {
-    ++x_uses;
-    registration = {7, 7, this};
-    return 0;
-  }
-  void release(const Registration&) noexcept override { --x_uses; }
-  bool should_register(const iovec*, size_t) noexcept override { return false; }
-  const char* registers_each_time() const noexcept override { return "a reason"; }
-
- private:
-  int& x_uses;
-};
-
-struct Scene {
-  /// Keeps registrations by address, so that nothing depends on the time.
-  explicit Scene(size_t max_idle = 256) : Scene({.max_idle = max_idle, .keeps_all = true}) {}
-  explicit Scene(const GpuRegistrations::Config& config)
-      : device(test::open_first_device()),
-        registrations(*device, *hmem::Cuda::get(), std::make_unique<Host>(host_uses), config) {
-    ck_assert_ptr_nonnull(device.get());
-  }
-  Registration acquire(const DeviceMemory& memory, size_t offset = 0, int rights = kReads) {
-    Registration made;
-    ck_assert_int_eq(
-        registrations.acquire(memory.at(offset), memory.length() - offset, rights, made), 0);
-    return made;
-  }
-  /// Registers the memory, releases the registration and returns its key.
-  uint32_t key(const DeviceMemory& memory, int rights = kReads) {
-    const Registration made = acquire(memory, 0, rights);
-    registrations.release(made);
-    return made.rkey;
-  }
-
-  int host_uses = 0;
-  std::unique_ptr<transport::verbs::Device> device;
-  GpuRegistrations registrations;
-};
-
-void ways(int peermem, int dmabuf) {
-  setenv("SOFTERDMA_PEERMEM", peermem ? "1" : "0", 1);
-  setenv("SOFTERDMA_DMABUF", dmabuf ? "1" : "0", 1);
-}
-
-std::string warnings() {
-  const std::lock_guard guard(test::g_log_mutex);
-  std::string text;
-  for (const auto& line : test::g_log)
-    if (line.level == FI_LOG_WARN) text += line.text;
-  test::g_log.clear();
-  return text;
-}
 
 /// ibv_dereg_mr() calls it first.
 std::function<void()> g_deregistering;
@@ -155,26 +92,6 @@ TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
   const iovec list{memory.at(0), 8192};
   ck_assert(!scene.registrations.can_share(&list, 1, Access::remote_read));
-}
-
-/// Whether memory can be registered may differ between GPUs: not all have dmabuf.
-TEST(one_gpu_without_a_way_leaves_the_others_theirs) {
-  setenv("SOFTCUDA_DEVICES", "2", 1);
-  ways(0, 1);
-  Scene scene;
-  const DeviceMemory there(8192, 1), here(8192, 0), also_here(8192, 0);
-  Registration made;
-  ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
-  ck_assert_int_eq(scene.registrations.acquire(here.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
-  ck_assert_int_eq(softcuda_control("dmabuf on"), 0);
-  (void)scene.key(there);
-  ck_assert(test::contains(warnings(), "GPU 0"));
-  const unsigned long exports = softcuda_calls("cuMemGetHandleForAddressRange");
-  for (const DeviceMemory* memory : {&here, &also_here})
-    ck_assert_int_eq(scene.registrations.acquire(memory->at(0), 8192, kReads, made),
-                     -FI_EOPNOTSUPP);
-  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), exports);
-  ck_assert(warnings().empty());
 }
 
 /// The process may have no descriptor free: CUDA then reports an error of the operating system.

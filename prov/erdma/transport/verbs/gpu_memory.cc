@@ -24,7 +24,7 @@ bool absent(int error) noexcept {
 /// These errors mean that the way does not exist or cannot take this memory; others, that it failed
 /// this time.
 bool never(int error) noexcept {
-  return absent(error) || error == EFAULT || error == EINVAL;
+  return absent(error) || error == EFAULT || error == EINVAL || error == EMSGSIZE;
 }
 
 /// ENOSYS: rdma-core before 34 lacks the function; drivers return EOPNOTSUPP.
@@ -81,13 +81,13 @@ bool GpuRefusal::for_all() const noexcept {
 
 int GpuRefusal::want_of_room() const noexcept {
   for (const int error : {as_dmabuf, by_address})
-    if (for_want_of_room(error) && !absent(error) && error != 0 && error != EAGAIN &&
-        error != EMSGSIZE)
-      return error;
+    if (for_want_of_room(error) && !never(error) && error != 0 && error != EAGAIN) return error;
   return 0;
 }
 
 const char* GpuRefusal::remedy() const noexcept {
+  if (by_address == EMSGSIZE)
+    return "It is more than the NIC registers at once: register several shorter regions";
   if (for_all())
     return "Load nvidia-peermem, with a driver of the NIC that was built for it, or use a driver "
            "that has dmabuf";
@@ -99,7 +99,7 @@ const char* GpuRefusal::remedy() const noexcept {
 MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const iovec& memory,
                                  const Dmabuf* file, int access, GpuRefusal& why) noexcept {
   if (memory.iov_len > device.limits().max_region) {
-    why.as_dmabuf = why.by_address = EMSGSIZE;  // another allocation may be smaller
+    why.as_dmabuf = why.by_address = EMSGSIZE;
     return nullptr;
   }
   if (!file && cuda.is_managed(memory.iov_base)) {
@@ -127,7 +127,15 @@ util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const i
                                                                          const Dmabuf* file,
                                                                          bool for_reads,
                                                                          bool for_writes) {
-  if (memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
+  const size_t most = x_device.limits().max_region;
+  if (memory.iov_len > most) {
+    ERDMA_NOTICE(gpu_staged, MR,
+                 "a region of %zu bytes of GPU memory is more than %s registers at once (%zu), so "
+                 "RMA there is copied through host memory, if it is possible at all. Register "
+                 "several shorter regions",
+                 memory.iov_len, x_device.name().c_str(), most);
+    return -FI_EOPNOTSUPP;
+  }
   const int access = peer_rights(for_reads, for_writes);
   GpuRefusal why;
   MemoryRegion region = register_gpu_region(x_device, x_cuda, memory, file, access, why);

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <new>
 
@@ -24,11 +25,22 @@ using RegionList = util::IntrusiveList<GpuRegion>;
 /// Nanoseconds during which an allocation that found no room does not end other registrations.
 constexpr uint64_t kRoomlessFor = 1'000'000'000;
 
+uintptr_t address_of(const void* pointer) noexcept {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
+
 /// True if the part of an allocation holds all of the memory.
 template <typename Part>
 bool holds(const Part& part, const iovec& memory) noexcept {
-  const uintptr_t offset = reinterpret_cast<uintptr_t>(memory.iov_base) - part.base;
+  const uintptr_t offset = address_of(memory.iov_base) - part.base;
   return offset < part.size && memory.iov_len <= part.size - offset;
+}
+
+/// True if it holds some of the memory.
+template <typename Part>
+bool meets(const Part& part, const iovec& memory) noexcept {
+  const uintptr_t begin = address_of(memory.iov_base);
+  return part.base < begin + memory.iov_len && begin < part.base + part.size;
 }
 
 void* pointer_to(uintptr_t address) noexcept {
@@ -72,15 +84,39 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   hmem::Allocation allocation;
   if (!x_cuda.is_device(address)) return x_host->acquire(address, length, rights, registration);
   if (!x_cuda.allocation(address, allocation)) return -FI_EOPNOTSUPP;
-  const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - allocation.base;
+  const uintptr_t offset = address_of(address) - allocation.base;
   if (offset > allocation.size || length > allocation.size - offset) return -FI_EINVAL;
-  util::Result<GpuRegion*> held = hold(allocation, rights);
+  const hmem::Allocation part = part_of(allocation, {const_cast<void*>(address), length});
+  if (part.size > x_device.limits().max_region) {
+    ERDMA_NOTICE(gpu_staged, MR,
+                 "%zu bytes of GPU memory are more than %s registers at once (%zu): messages of "
+                 "this length are copied through host memory. Send shorter ones",
+                 length, x_device.name().c_str(), size_t(x_device.limits().max_region));
+    return -FI_EOPNOTSUPP;
+  }
+  util::Result<GpuRegion*> held = hold(part, rights);
   if (!held) return held.error();
   GpuRegion& region = **held;
   registration = {region.region->lkey, region.region->rkey, mark_entry(region)};
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
+}
+
+/// What is registered for an access: the whole allocation or, if that is longer than the NIC's
+/// longest region, a part around the access. Parts overlap by half, so that most accesses to the
+/// same bytes have the same part.
+hmem::Allocation GpuRegistrations::part_of(const hmem::Allocation& whole,
+                                           const iovec& memory) const noexcept {
+  const size_t most = x_device.limits().max_region;
+  if (whole.size <= most) return whole;
+  const auto part = [&](size_t first, size_t size) {
+    return hmem::Allocation{whole.base + first, std::min(size, whole.size - first), whole.id};
+  };
+  const size_t offset = address_of(memory.iov_base) - whole.base;
+  const size_t half = std::bit_floor(most) / 2;
+  const hmem::Allocation usual = part(offset / half * half, 2 * half);
+  return holds(usual, memory) ? usual : part(offset, memory.iov_len);
 }
 
 /// Allocations of GPUs stay registered at least from one transfer to the next.
@@ -183,42 +219,42 @@ void GpuRegistrations::drop_unused(uint64_t now, RegionList& retired) noexcept {
   }
 }
 
-/// Adds a user to the registration of the allocation, and makes one if there is none. No call of
+/// Adds a user to a registration that holds the part, and makes one if there is none. No call of
 /// CUDA or of the NIC is made with the lock held: such a call may wait for a thread that frees
 /// other memory, while that thread waits until end_unused() has ended a registration.
-util::Result<GpuRegion*> GpuRegistrations::hold(const hmem::Allocation& allocation, int rights) {
+util::Result<GpuRegion*> GpuRegistrations::hold(const hmem::Allocation& part, int rights) {
   Retired stale;
-  int gpu = x_refusals.any_gpu() ? x_cuda.gpu_of(pointer_to(allocation.base)) : -1;
+  int gpu = x_refusals.any_gpu() ? x_cuda.gpu_of(pointer_to(part.base)) : -1;
   {
     const std::lock_guard guard(x_mutex);
-    if (GpuRegion* const known = find(allocation, rights, stale)) return add_user(*known);
-    if (x_refusals.contains(gpu, allocation.id)) return -FI_EOPNOTSUPP;
+    if (GpuRegion* const known = find(part, rights, stale)) return add_user(*known);
+    if (x_refusals.contains(gpu, part.id)) return -FI_EOPNOTSUPP;
   }
   GpuRefusal why;
-  std::unique_ptr<GpuRegion> made = make(allocation, rights, why);
-  if (!made && why.want_of_room()) made = make_with_room(allocation, rights, why);
-  if (!made && why.for_all()) gpu = x_cuda.gpu_of(pointer_to(allocation.base));
+  std::unique_ptr<GpuRegion> made = make(part, rights, why);
+  if (!made && why.want_of_room()) made = make_with_room(part, rights, why);
+  if (!made && why.for_all()) gpu = x_cuda.gpu_of(pointer_to(part.base));
   const std::lock_guard guard(x_mutex);
   // Another thread may have made the same meanwhile.
-  if (GpuRegion* const known = find(allocation, rights, stale)) return add_user(*known);
+  if (GpuRegion* const known = find(part, rights, stale)) return add_user(*known);
   if (made) return add_user(*made.release());
   if (!why.final()) return -FI_ENOMEM;
-  refuse(allocation, gpu, why);
+  refuse(part, gpu, why);
   return -FI_EOPNOTSUPP;
 }
 
 /// Also takes registrations of earlier allocations at the same address out of the lists, since no
 /// transfer can use them.
-GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights,
+GpuRegion* GpuRegistrations::find(const hmem::Allocation& part, int rights,
                                   RegionList& stale) noexcept {
   GpuRegion* found = nullptr;
+  const iovec memory{pointer_to(part.base), part.size};
   for (auto* list : {&x_held, &x_idle}) {
     for (GpuRegion* region = list->front(); region;) {
       GpuRegion* const next = list->next(*region);
-      const bool overlaps = !region->stale && region->base < allocation.base + allocation.size &&
-                            allocation.base < region->base + region->size;
-      const bool same = overlaps && region->id == allocation.id;
-      if (same && region->rights == rights) {
+      const bool overlaps = !region->stale && meets(*region, memory);
+      const bool same = overlaps && region->id == part.id;
+      if (same && region->rights == rights && holds(*region, memory)) {
         found = region;
       } else if (overlaps && !same && region->users > 0) {
         region->stale = true;
@@ -233,72 +269,71 @@ GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights
   return found;
 }
 
-/// A registration by which the NIC may write to the allocation; null = there is none.
-GpuRegion* GpuRegistrations::writable(const hmem::Allocation& allocation) noexcept {
+/// A registration by which the NIC may write to some of the memory; null = there is none.
+GpuRegion* GpuRegistrations::writable(const iovec& memory, uint64_t id) noexcept {
   for (auto* list : {&x_held, &x_idle})
     for (GpuRegion* region = list->front(); region; region = list->next(*region))
-      if (!region->stale && region->id == allocation.id && region->base == allocation.base &&
+      if (!region->stale && region->id == id && meets(*region, memory) &&
           (region->rights & IBV_ACCESS_LOCAL_WRITE))
         return region;
   return nullptr;
 }
 
-/// How the NIC wrote to an allocation whose registration has ended since; null: it did not.
-const GpuRegistrations::Written* GpuRegistrations::written_before(
-    const hmem::Allocation& allocation) const noexcept {
+/// How the NIC wrote to memory whose registration has ended since; null: it did not.
+const GpuRegistrations::Written* GpuRegistrations::written_before(const iovec& memory,
+                                                                  uint64_t id) const noexcept {
   const auto found = std::find_if(x_written.begin(), x_written.end(), [&](const Written& one) {
-    return one.id == allocation.id && one.base == allocation.base;
+    return one.id == id && meets(one, memory);
   });
   return found == x_written.end() ? nullptr : &*found;
 }
 
-/// Finds the allocation that holds the memory among those to which the NIC could write.
-bool GpuRegistrations::known_at(const iovec& memory, hmem::Allocation& found) noexcept {
+/// The id of the allocation that holds the memory, among those to which the NIC could write; 0:
+/// there is none.
+uint64_t GpuRegistrations::known_at(const iovec& memory) noexcept {
   for (auto* list : {&x_held, &x_idle})
     for (GpuRegion* region = list->front(); region; region = list->next(*region))
-      if (!region->stale && region->rights & IBV_ACCESS_LOCAL_WRITE && holds(*region, memory)) {
-        found = {region->base, region->size, region->id};
-        return true;
-      }
+      if (!region->stale && region->rights & IBV_ACCESS_LOCAL_WRITE && meets(*region, memory))
+        return region->id;
   for (size_t i = 1; i <= std::min(x_written_count, x_written.size()); ++i) {  // the latest first
     const Written& one = x_written[(x_written_count - i) % x_written.size()];
-    if (!holds(one, memory)) continue;
-    found = {one.base, one.size, one.id};
-    return true;
+    if (meets(one, memory)) return one.id;
   }
-  return false;
+  return 0;
 }
 
-/// The allocation that holds memory to which the NIC may have written. The registrations name it
-/// where CUDA cannot: in a thread without a context, for example. False: the NIC has not written.
-bool GpuRegistrations::name(const iovec& memory, hmem::Allocation& found) noexcept {
-  if (x_cuda.allocation(memory.iov_base, found)) return true;
-  if (!x_cuda.usable()) return false;
+/// The id of the allocation that holds memory to which the NIC may have written. The registrations
+/// name it where CUDA cannot: in a thread without a context, for example. 0: the NIC has not
+/// written.
+uint64_t GpuRegistrations::name(const iovec& memory) noexcept {
+  hmem::Allocation found;
+  if (x_cuda.allocation(memory.iov_base, found)) return found.id;
+  if (!x_cuda.usable()) return 0;
   const std::lock_guard guard(x_mutex);
-  return known_at(memory, found);
+  return known_at(memory);
 }
 
-/// Adds a user to a registration by which the NIC may have written to the allocation. If it has
-/// ended, makes another one. Null: the memory needs no flush.
-util::Result<GpuRegion*> GpuRegistrations::hold_written(const hmem::Allocation& allocation) {
-  int rights = 0;
+/// Adds a user to a registration by which the NIC may have written to the memory. If it has ended,
+/// makes another one. Null: the memory needs no flush.
+util::Result<GpuRegion*> GpuRegistrations::hold_written(const iovec& memory, uint64_t id) {
+  Written before{};
   {
     const std::lock_guard guard(x_mutex);
-    if (GpuRegion* const region = writable(allocation))
+    if (GpuRegion* const region = writable(memory, id))
       return region->flush ? add_user(*region) : nullptr;
-    const Written* const written = written_before(allocation);
+    const Written* const written = written_before(memory, id);
     if (written && !written->flush) return nullptr;
-    if (written) rights = written->rights;
+    if (written) before = *written;
   }
-  if (!rights) return -FI_ENOMEM;
-  return hold(allocation, rights);
+  if (!before.id) return -FI_ENOMEM;
+  return hold({before.base, before.size, before.id}, before.rights);
 }
 
 /// The NIC writes only to memory that can be flushed later. Null: registration failed.
-std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& allocation, int rights,
+std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& part, int rights,
                                                   GpuRefusal& why) const {
   auto made = std::make_unique<GpuRegion>();
-  const iovec memory{pointer_to(allocation.base), allocation.size};
+  const iovec memory{pointer_to(part.base), part.size};
   made->region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
   if (!made->region) return nullptr;
   made->by_address = why.as_dmabuf != 0;
@@ -310,24 +345,24 @@ std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& alloca
     made->flush =
         register_gpu_memory(x_device, x_cuda, memory, nullptr, peer_rights(true, false), why);
   if (flush && !made->flush) return nullptr;
-  made->base = allocation.base;
-  made->size = allocation.size;
-  made->id = allocation.id;
+  made->base = part.base;
+  made->size = part.size;
+  made->id = part.id;
   made->rights = rights;
   return made;
 }
 
 /// Registrations that nobody uses make room. If even all of them were too few, the allocation gets
 /// nobody's room for a while, since others would lose their registrations for each of its messages.
-std::unique_ptr<GpuRegion> GpuRegistrations::make_with_room(const hmem::Allocation& allocation,
+std::unique_ptr<GpuRegion> GpuRegistrations::make_with_room(const hmem::Allocation& part,
                                                             int rights, GpuRefusal& why) {
   std::unique_ptr<GpuRegion> made;
   const uint64_t now = util::SystemClock().now();
-  if (x_roomless_id == allocation.id && now - x_roomless_since < kRoomlessFor) return nullptr;
+  if (x_roomless_id == part.id && now - x_roomless_since < kRoomlessFor) return nullptr;
   for (int error; !made && (error = why.want_of_room()) && x_device.ask_for_room(error);)
-    made = make(allocation, rights, why);
+    made = make(part, rights, why);
   if (made || !why.want_of_room()) return made;
-  x_roomless_id = allocation.id;
+  x_roomless_id = part.id;
   x_roomless_since = now;
   return nullptr;
 }
@@ -378,10 +413,10 @@ bool GpuRegistrations::can_move(const iovec* memory, size_t count, const RemoteK
 bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcept {
   return std::all_of(memory, memory + count, [this](const iovec& piece) {
     if (piece.iov_len == 0) return true;
-    hmem::Allocation allocation;
-    if (!name(piece, allocation)) return false;
+    const uint64_t id = name(piece);
+    if (!id) return false;
     const std::lock_guard guard(x_mutex);
-    return writable(allocation) || written_before(allocation);
+    return writable(piece, id) || written_before(piece, id);
   });
 }
 
@@ -389,17 +424,19 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
 /// one.
 FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept try {
   FlushTarget target;
-  hmem::Allocation allocation;
   if (memory.iov_len == 0 || x_config.flush == FlushPolicy::never) return target;
-  if (!name(memory, allocation)) target.status = -FI_EIO;
+  const uint64_t id = name(memory);
+  if (!id) target.status = -FI_EIO;
   if (target.status) return target;
-  util::Result<GpuRegion*> held = hold_written(allocation);
+  util::Result<GpuRegion*> held = hold_written(memory, id);
   target.status = held.error();
   if (!held || !*held) return target;
   GpuRegion& region = **held;
   target.held = mark_entry(region);
+  // The part that the NIC wrote may begin later than the memory.
+  const uint64_t first = std::max<uint64_t>(address_of(memory.iov_base), region.base);
   if (region.flush)
-    target.memory = key_of({uint64_t(memory.iov_base), 1, region.flush->rkey});
+    target.memory = key_of({first, 1, region.flush->rkey});
   else
     release_flush(std::exchange(target, {}));
   return target;

@@ -28,8 +28,8 @@ struct GpuRefusal;
 /// always, or never.
 enum class FlushPolicy : uint8_t { automatic, always, never };
 
-/// A registered allocation of a GPU, with one set of rights. Its buffer id distinguishes it from a
-/// later allocation at the same address.
+/// A registered allocation of a GPU, or a part of one, with one set of rights. Its buffer id
+/// distinguishes it from a later allocation at the same address.
 struct GpuRegion : util::ListHook<GpuRegion> {
   uintptr_t base = 0;
   size_t size = 0;
@@ -44,8 +44,9 @@ struct GpuRegion : util::ListHook<GpuRegion> {
 };
 
 /// Registrations of GPU memory, for the NIC and for peers. Host memory is registered by another
-/// cache. Whole allocations are registered: as a dmabuf where driver and NIC can do that, or else
-/// by address, which needs nvidia-peermem. With some drivers, freeing memory that is registered by
+/// cache. Whole allocations are registered, or parts of those that are longer than the NIC's
+/// longest region: as a dmabuf where driver and NIC can do that, or else by address, which needs
+/// nvidia-peermem. With some drivers, freeing memory that is registered by
 /// address waits until the registration ends. So a separate thread ends it soon after its last use,
 /// because the application may not call the provider again before it frees the memory. Thread-safe.
 class GpuRegistrations final : public RegistrationCache,
@@ -83,7 +84,7 @@ class GpuRegistrations final : public RegistrationCache,
   void release_flush(const FlushTarget& target) noexcept override;
 
  private:
-  /// An allocation to which the NIC could write under a registration that has ended.
+  /// What the NIC could write to under a registration that has ended.
   struct Written {
     uintptr_t base;
     size_t size;
@@ -92,25 +93,25 @@ class GpuRegistrations final : public RegistrationCache,
     bool flush;  ///< its writes need a flush
   };
   bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
-  bool name(const iovec& memory, hmem::Allocation& found) noexcept;
-  util::Result<GpuRegion*> hold(const hmem::Allocation& allocation, int rights);
-  util::Result<GpuRegion*> hold_written(const hmem::Allocation& allocation);
-  std::unique_ptr<GpuRegion> make(const hmem::Allocation& allocation, int rights,
-                                  GpuRefusal& why) const;
-  std::unique_ptr<GpuRegion> make_with_room(const hmem::Allocation& allocation, int rights,
+  hmem::Allocation part_of(const hmem::Allocation& whole, const iovec& memory) const noexcept;
+  uint64_t name(const iovec& memory) noexcept;
+  util::Result<GpuRegion*> hold(const hmem::Allocation& part, int rights);
+  util::Result<GpuRegion*> hold_written(const iovec& memory, uint64_t id);
+  std::unique_ptr<GpuRegion> make(const hmem::Allocation& part, int rights, GpuRefusal& why) const;
+  std::unique_ptr<GpuRegion> make_with_room(const hmem::Allocation& part, int rights,
                                             GpuRefusal& why);
   bool evict_after(int error) noexcept override;
   // Call with x_mutex held.
-  GpuRegion* find(const hmem::Allocation& allocation, int rights,
+  GpuRegion* find(const hmem::Allocation& part, int rights,
                   util::IntrusiveList<GpuRegion>& stale) noexcept;
-  GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
+  GpuRegion* writable(const iovec& memory, uint64_t id) noexcept;
   GpuRegion* add_user(GpuRegion& region) noexcept;
   void refuse(const hmem::Allocation& allocation, int gpu, const GpuRefusal& why) noexcept;
   void retire(GpuRegion& region, util::IntrusiveList<GpuRegion>& retired) noexcept;
   bool lingers() noexcept;
   void drop_unused(uint64_t now, util::IntrusiveList<GpuRegion>& retired) noexcept;
-  const Written* written_before(const hmem::Allocation& allocation) const noexcept;
-  bool known_at(const iovec& memory, hmem::Allocation& found) noexcept;
+  const Written* written_before(const iovec& memory, uint64_t id) const noexcept;
+  uint64_t known_at(const iovec& memory) noexcept;
   // On the thread.
   void end_unused() noexcept;
 

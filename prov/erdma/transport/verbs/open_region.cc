@@ -46,7 +46,15 @@ util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec&
     x_cache.warn_of_copy();
     return -FI_EOPNOTSUPP;
   }
-  if (memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
+  const size_t most = x_device.limits().max_region;
+  if (memory.iov_len > most) {
+    ERDMA_NOTICE(
+        zero_copy, MR,
+        "a region of %zu bytes is more than %s registers at once (%zu), so peers access it "
+        "by messages. Register several shorter regions",
+        memory.iov_len, x_device.name().c_str(), most);
+    return -FI_EOPNOTSUPP;
+  }
   MemoryRegion region;
   const int rights = peer_rights(for_reads, for_writes);
   int error = ENOMEM;

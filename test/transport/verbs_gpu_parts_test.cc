@@ -1,0 +1,92 @@
+// Tests which memory of GPUs is registered with the NIC: of several GPUs, and of long allocations.
+#include "transport/verbs/gpu_memory.h"
+#include "transport/verbs/open_region.h"
+#include "transport/verbs_gpu_scene.h"
+
+namespace {
+
+using namespace erdma;
+using erdma::test::DeviceMemory;
+using erdma::test::kReads;
+using erdma::test::kWrites;
+using erdma::test::Scene;
+using erdma::test::warnings;
+using erdma::test::ways;
+using transport::verbs::Registration;
+
+}  // namespace
+
+SUITE(.run = erdma::test::on_simulated_devices);
+
+/// Whether memory can be registered may differ between GPUs: not all have dmabuf.
+TEST(one_gpu_without_a_way_leaves_the_others_theirs) {
+  setenv("SOFTCUDA_DEVICES", "2", 1);
+  ways(0, 1);
+  Scene scene;
+  const DeviceMemory there(8192, 1), here(8192, 0), also_here(8192, 0);
+  Registration made;
+  ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
+  ck_assert_int_eq(scene.registrations.acquire(here.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(softcuda_control("dmabuf on"), 0);
+  (void)scene.key(there);
+  ck_assert(test::contains(warnings(), "GPU 0"));
+  const unsigned long exports = softcuda_calls("cuMemGetHandleForAddressRange");
+  for (const DeviceMemory* memory : {&here, &also_here})
+    ck_assert_int_eq(scene.registrations.acquire(memory->at(0), 8192, kReads, made),
+                     -FI_EOPNOTSUPP);
+  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), exports);
+  ck_assert(warnings().empty());
+}
+
+/// Of a long allocation, the NIC registers what an access needs, and keeps it for others nearby.
+TEST(an_allocation_longer_than_a_region_is_registered_in_parts, 2) {
+  constexpr size_t kMost = 1 << 20;
+  setenv("SOFTERDMA_MAX_MR_SIZE", "1M", 1);
+  ways(_i == 0, _i == 1);
+  Scene scene;
+  const DeviceMemory memory(5 * kMost);
+  const auto key = [&](size_t offset, size_t length) {
+    Registration made;
+    ck_assert_int_eq(scene.registrations.acquire(memory.at(offset), length, kWrites, made), 0);
+    scene.registrations.release(made);
+    const iovec there{memory.at(offset), length}, last{memory.at(offset + length - 1), 1};
+    for (const iovec& piece : {there, last}) {
+      ck_assert(scene.registrations.may_be_written(&piece, 1));
+      const transport::FlushTarget target = scene.registrations.acquire_flush(piece);
+      ck_assert_int_eq(target.status, 0);
+      ck_assert_ptr_nonnull(target.held);
+      scene.registrations.release_flush(target);
+    }
+    return made.rkey;
+  };
+  const iovec unwritten{memory.at(3 * kMost), 100};
+  ck_assert_uint_eq(key(0, 4096), key(5000, 4096));
+  ck_assert(!scene.registrations.may_be_written(&unwritten, 1));
+  ck_assert_uint_ne(key(0, 4096), key(5 * kMost - 1, 1));
+  (void)key(kMost / 2 - 100, kMost / 2);
+  (void)key(kMost / 2 - 100, kMost - 4096);
+  ck_assert(warnings().empty());
+}
+
+/// The cause does not pass, and the application can do something about it.
+TEST(what_is_longer_than_a_region_is_copied_visibly, 3) {
+  constexpr size_t kMost = 1 << 20;
+  setenv("SOFTERDMA_MAX_MR_SIZE", "1M", 1);
+  ways(0, 1);
+  Scene scene;
+  const DeviceMemory memory(5 * kMost);
+  const iovec whole{memory.at(0), memory.length()};
+  char host = 0;
+  Registration made;
+  transport::verbs::GpuMemoryRegistrar of_gpu(*scene.device, *hmem::Cuda::get());
+  transport::verbs::HostRegistrar of_host(*scene.device, scene.registrations);
+  if (_i == 0)
+    ck_assert_int_eq(scene.registrations.acquire(whole.iov_base, whole.iov_len, kReads, made),
+                     -FI_EOPNOTSUPP);
+  if (_i == 1) ck_assert_int_eq(of_gpu.open(whole, nullptr, true, true).error(), -FI_EOPNOTSUPP);
+  if (_i == 2)
+    ck_assert_int_eq(of_host.open({&host, 5 * kMost}, nullptr, true, true).error(), -FI_EOPNOTSUPP);
+  const std::string said = warnings();
+  ck_assert_msg(test::contains(said, "1048576"), "%s", said.c_str());
+  ck_assert(!test::contains(said, "tried again"));
+}
