@@ -301,6 +301,20 @@ TEST(memory_can_be_freed_while_other_memory_is_registered, 2) {
   application.join();
 }
 
+/// The dmabuf for the flush may fail where that for the writes did not. The registration by address
+/// that replaces it ends as any other.
+TEST(what_is_registered_by_address_for_the_flush_alone_ends_soon, 2) {
+  ways(1, 1);
+  Scene scene({.linger_ns = 0});
+  const DeviceMemory memory(8192);
+  int ended = 0;
+  if (_i) ck_assert_int_eq(softcuda_control("fail cuMemGetHandleForAddressRange error=304 n=2"), 0);
+  g_deregistering = [&] { ++ended; };
+  (void)scene.key(memory, kWrites);
+  g_deregistering = nullptr;
+  ck_assert_int_eq(ended, _i ? 2 : 0);
+}
+
 TEST(memory_in_use_stays_registered_by_its_address) {
   ways(1, 0);
   Scene scene({.linger_ns = 0});

@@ -345,6 +345,7 @@ std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& part, 
     made->flush =
         register_gpu_memory(x_device, x_cuda, memory, nullptr, peer_rights(true, false), why);
   if (flush && !made->flush) return nullptr;
+  made->by_address = made->by_address || why.as_dmabuf != 0;
   made->base = part.base;
   made->size = part.size;
   made->id = part.id;
