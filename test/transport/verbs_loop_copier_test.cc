@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
@@ -5,6 +6,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <rdma/fi_errno.h>
 
 #include "libcheck.h"
 #include "transport/simulated_device.h"
@@ -88,6 +91,34 @@ TEST(nobody_else_connects_to_a_copier) {
       ck_assert_msg(!link->was_up(), "a stranger is connected to port %u", link->address().port());
   }
   ck_assert_int_eq(copier.write({memory, 0, here.size()}, here.data()), 0);
+}
+
+/// Nobody polls the copier between copies, so it learns of the end of its connection at the next
+/// copy.
+TEST(a_copy_connects_anew_once_if_its_connection_has_ended, 2) {
+  Adapter adapter;
+  LoopCopier copier({}, *adapter.device, *adapter.cache);
+  std::vector<std::byte> there(5000, std::byte{7}), here(5000);
+  HostRegistrar registrar(*adapter.device, *adapter.cache);
+  auto region = registrar.open({there.data(), there.size()}, nullptr, true, true);
+  ck_assert(region);
+  RemoteKey memory;
+  (*region)->describe(memory);
+  const auto control =
+      reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  if (!control) return;  // a real device
+  for (int copies = 0; copies < 2; ++copies) {
+    ck_assert_int_eq(copier.read(here.data(), {memory, 0, here.size()}), 0);
+    ck_assert(here == there);
+    here.assign(here.size(), std::byte{0});
+    if (_i == 0) ck_assert_int_eq(control("drop n=1"), 0);
+  }
+  if (_i == 0) return;
+  ck_assert_int_eq(control("wr n=1 times=1000 op=read status=general"), 0);
+  ck_assert_int_eq(copier.read(here.data(), {memory, 0, here.size()}), -FI_EIO);
+  ck_assert_int_eq(control("clear"), 0);
+  ck_assert_int_eq(copier.read(here.data(), {memory, 0, here.size()}), 0);
+  ck_assert(here == there);
 }
 
 }  // namespace

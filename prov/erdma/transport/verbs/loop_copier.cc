@@ -66,23 +66,35 @@ int LoopCopier::begin(Waiter& waiter, const RemoteRange& remote, const iovec& lo
   return rc;
 }
 
-int LoopCopier::move(const RemoteRange& remote, void* local, bool reads) noexcept {
-  const std::lock_guard guard(x_mutex);
+/// Leaves nothing in progress: if the copy fails, the queue pairs are destroyed.
+int LoopCopier::try_once(const RemoteRange& remote, const iovec& local, bool reads,
+                         uint64_t deadline) noexcept {
   const util::SystemClock clock;
-  const uint64_t deadline = clock.now() + x_options.connect_timeout_ns + x_options.peer_timeout_ns;
-  const iovec here{local, remote.length};
   Waiter waiter;
   if (!x_loop) waiter.rc = open();
   while (!waiter.rc && !waiter.done) {
-    const int rc = waiter.posted ? 0 : begin(waiter, remote, here, reads);
+    const int rc = waiter.posted ? 0 : begin(waiter, remote, local, reads);
     if (rc && rc != -FI_EAGAIN) waiter.rc = rc;
     if (!x_loop->poll(waiter)) sched_yield();
     if (!waiter.done && clock.now() > deadline) waiter.rc = -FI_ETIMEDOUT;
   }
-  if (!waiter.rc) return 0;
-  x_loop.reset();  // also destroys its queue pairs, so that nothing touches the memory any more
+  if (waiter.rc) x_loop.reset();
+  return waiter.rc;
+}
+
+/// A connection that is there may have ended since the last copy. Then a new one makes the copy,
+/// which may be made twice, as nobody else uses the memory.
+int LoopCopier::move(const RemoteRange& remote, void* local, bool reads) noexcept {
+  const std::lock_guard guard(x_mutex);
+  const uint64_t deadline =
+      util::SystemClock().now() + x_options.connect_timeout_ns + x_options.peer_timeout_ns;
+  const iovec here{local, remote.length};
+  const bool idle = x_loop != nullptr;
+  int rc = try_once(remote, here, reads, deadline);
+  if (rc && idle) rc = try_once(remote, here, reads, deadline);
+  if (!rc) return 0;
   ERDMA_WARN(EP_DATA, "%s could not copy %lu bytes between host and GPU memory by itself: %s\n",
-             x_device.name().c_str(), remote.length, fi_strerror(-waiter.rc));
+             x_device.name().c_str(), remote.length, fi_strerror(-rc));
   return -FI_EIO;
 }
 

@@ -24,6 +24,8 @@ class LoopCopier {
  private:
   class Waiter;
   int move(const RemoteRange& remote, void* local, bool reads) noexcept;
+  int try_once(const RemoteRange& remote, const iovec& local, bool reads,
+               uint64_t deadline) noexcept;
   int begin(Waiter& waiter, const RemoteRange& remote, const iovec& local, bool reads) noexcept;
   int open() noexcept;
 
