@@ -261,13 +261,33 @@ TEST(a_handshake_that_hangs_times_out_and_gives_back_the_connection) {
   ck_assert_int_eq(b.alive, 0);
 }
 
-TEST(an_unroutable_peer_fails_at_once_although_patient) {
+/// The network of a peer, or of this host, may be made while both start.
+TEST(a_peer_without_a_route_is_tried_again_if_patient, 2) {
   World world;
   Host& a = world.add(kA, 1);
-  a.connect(name_b(), true);
+  const bool patient = _i;
+  a.connect(name_b(), patient);
   a.manager->on_closed(world.other.begin()->first, -FI_EHOSTUNREACH);
   a.poll();
+  ck_assert_uint_eq(a.failed.size(), !patient);
+  if (!patient) ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
+  if (!patient) return;
+  Host& b = world.add(kB, 2);
+  world.settle();
+  expect_joined(world, a, b);
+}
+
+TEST(patience_with_a_route_ends_with_the_connect_timeout) {
+  World world;
+  Host& a = world.add(kA, 1);
+  a.refuse_to_connect = -FI_EHOSTUNREACH;
+  const uint64_t begin = world.clock.time;
+  a.connect(name_b(), true);
+  world.settle();
+  ck_assert_uint_eq(a.failed.size(), 1);
   ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
+  ck_assert_uint_ge(world.clock.time - begin, 9'500'000'000);
+  ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
 }
 
 TEST(another_address_family_is_unreachable) {

@@ -20,6 +20,8 @@ const char* advice(int status, bool was_up) noexcept {
     case -FI_ECONNREFUSED:
       return was_up ? "no endpoint listens there any more"
                     : "no endpoint listens there, or it refuses this one";
+    case -FI_EHOSTUNREACH:
+      return "no route leads to it (ip route get), or this host has lost its own address";
     default:
       return "FI_LOG_LEVEL=warn may tell more";
   }

@@ -169,6 +169,10 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   Peer& peer = *attempt.peer;
+  // A peer that is starting may not answer within the kernel's limit, which may be the shorter one.
+  // Its network, or that of this host, may be made at the same time.
+  const bool absent =
+      status == -FI_ECONNREFUSED || status == -FI_ETIMEDOUT || status == -FI_EHOSTUNREACH;
   if (is_of_port(status)) {
     status = judge_port(peer, status);
   } else {
@@ -180,9 +184,8 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   }
   // The next attempt uses another port.
   const bool again = status == -FI_ECONNRESET || is_of_port(status);
-  // A peer that is starting may not answer within the kernel's limit, which may be the shorter one.
-  const bool absent = status == -FI_ECONNREFUSED || status == -FI_ETIMEDOUT;
-  attempt_failed(attempt, status, again || (absent && peer.retry_refused));
+  const bool nobody = absent || status == -FI_ECONNREFUSED;
+  attempt_failed(attempt, status, again || (nobody && peer.retry_refused));
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
