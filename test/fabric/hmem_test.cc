@@ -9,6 +9,7 @@
 #include <rdma/fi_rma.h>
 
 #include "fabric/hmem_rma_cases.h"
+#include "fake/captured_log.h"
 
 namespace {
 
@@ -103,6 +104,27 @@ TEST(registration_asks_the_driver_what_memory_is) {
   ck_assert_int_eq(register_memory(root, host.data(), 8, FI_HMEM_ZE, kLocal), -FI_ENOSYS);
   for (const uint64_t access : {FI_REMOTE_READ, FI_REMOTE_WRITE})
     ck_assert_int_eq(register_memory(root, device.at(0), 8, FI_HMEM_CUDA, kLocal | access), 0);
+}
+
+/// After a failed kernel CUDA answers every question with its error. The application did nothing
+/// wrong with the memory.
+TEST(registration_that_cuda_fails_says_so, 4) {
+  constexpr const char* kFailures[] = {"fail cuPointerGetAttribute error=719 times=1000",
+                                       "fail cuPointerGetAttribute error=719 n=2 times=1000"};
+  Root root(hmem_ask());
+  const DeviceMemory device(1000);
+  std::vector<char> host(1000);
+  void* const memory = _i == 3 ? host.data() : device.at(0);
+  g_log.clear();
+  ck_assert_int_eq(softcuda_control(kFailures[_i == 2]), 0);
+  ck_assert_int_eq(
+      register_memory(root, memory, 1000, _i == 1 ? FI_HMEM_SYSTEM : FI_HMEM_CUDA, kLocal),
+      -FI_EIO);
+  std::string said;
+  for (const LogLine& line : g_log) said += line.level == FI_LOG_WARN ? line.text : "";
+  ck_assert_msg(contains(said, "CUDA error 719"), "%s", said.c_str());
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+  ck_assert_int_eq(register_memory(root, device.at(0), 1000, FI_HMEM_CUDA, kLocal), 0);
 }
 
 /// Open MPI registers each buffer that it sends or receives, always with key 0.

@@ -99,11 +99,20 @@ int RegionAttributes::check_memory(const fi_mr_attr& attr, NamedMemory& memory) 
   for (size_t i = 0; i < memory.count; ++i) {
     const iovec& part = memory.iov[i];
     const bool on_gpu = x_cuda->is_device(part.iov_base);
-    if (on_gpu && !x_cuda->covers(part.iov_base, part.iov_len)) {
+    const bool covered = !on_gpu || x_cuda->covers(part.iov_base, part.iov_len);
+    const bool as_told = on_gpu || iface != FI_HMEM_CUDA;
+    if (const int error = covered && as_told ? 0 : x_cuda->error_at(part.iov_base)) {
+      ERDMA_NOTICE(gpu_refused, MR,
+                   "memory can't be registered: CUDA can't tell what it is (CUDA error %d); a "
+                   "kernel or an earlier call of CUDA failed",
+                   error);
+      return -FI_EIO;
+    }
+    if (!covered) {
       ERDMA_WARN(MR, "a region is longer than the GPU memory it begins in\n");
       return -FI_EINVAL;
     }
-    if (!on_gpu && iface == FI_HMEM_CUDA) {
+    if (!as_told) {
       ERDMA_WARN(MR, "memory was registered as FI_HMEM_CUDA, but it is not memory of a GPU\n");
       return -FI_EINVAL;
     }

@@ -78,6 +78,20 @@ bool Cuda::is_device(const void* pointer) const noexcept {
   return kind == MemoryKind::device || (kind == MemoryKind::unknown && !cpu_reads(pointer));
 }
 
+/// Asks what allocation() asks.
+int Cuda::error_at(const void* pointer) const noexcept {
+  unsigned type = 0;
+  DevicePointer start = 0;
+  unsigned long long id = 0;
+  if (!usable()) return kNotInitialized;
+  if (x_api.kind_of(pointer) == MemoryKind::host) return 0;
+  const DevicePointer at = address_of(pointer);
+  Result rc = x_api.cuPointerGetAttribute(&type, kPointerMemoryType, at);
+  if (rc == kSuccess) rc = x_api.cuPointerGetAttribute(&start, kPointerRangeStart, at);
+  if (rc == kSuccess) rc = x_api.cuPointerGetAttribute(&id, kPointerBufferId, at);
+  return rc;
+}
+
 bool Cuda::is_managed(const void* pointer) const noexcept {
   unsigned managed = 0;
   return usable() &&

@@ -42,6 +42,8 @@ class Cuda final : public DeviceMemory {
   /// and frees memory at any time. If the driver fails, memory that the CPU can't read counts as
   /// device memory.
   bool is_device(const void* pointer) const noexcept override;
+  /// CUDA's error if it can't tell what this memory is; 0: it can.
+  int error_at(const void* pointer) const noexcept;
   /// True for managed memory, whose pages move between the GPU and the host: a registration would
   /// keep pages that the memory has left.
   bool is_managed(const void* pointer) const noexcept;
