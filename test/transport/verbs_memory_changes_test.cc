@@ -133,6 +133,33 @@ TEST(unmapped_memory_is_deregistered_from_a_domain_that_does_nothing) {
   while (domains.log.count() > 0) sched_yield();
 }
 
+/// A process may have many domains, and each that is told wakes a thread.
+TEST(a_domain_that_watches_nothing_is_not_woken, 3) {
+  const erdma::util::EventFd idle_wake, wake;
+  const char* why = nullptr;
+  auto idle = MemoryMonitor::create(idle_wake, why), busy = MemoryMonitor::create(wake, why);
+  ck_assert(idle && busy);
+  Arena mapped(1);
+  mapped.map(0, 1);
+  const auto start = reinterpret_cast<uintptr_t>(mapped.at(0));
+  const erdma::transport::verbs::MemoryRange range{start, start + Arena::bytes(1)};
+  if (_i == 1) ck_assert_int_eq((*idle)->watch(range), 0);
+  ck_assert_int_eq((*busy)->watch(range), 0);
+  if (_i == 2) {
+    // The other one asks, and so takes the event.
+    std::thread unmaps([&] { mapped.unmap(0, 1); });
+    erdma::transport::verbs::MemoryChanges changes;
+    while (changes.count == 0) (void)(*busy)->look(changes);
+    unmaps.join();
+  } else {
+    mapped.unmap(0, 1);
+    pollfd rung{wake.fd(), POLLIN, 0};
+    ck_assert_int_eq(poll(&rung, 1, -1), 1);
+  }
+  pollfd idle_rung{idle_wake.fd(), POLLIN, 0};
+  ck_assert_int_eq(poll(&idle_rung, 1, 0), _i == 1);
+}
+
 /// The kernel does not count who watches.
 TEST(memory_is_watched_for_a_domain_when_another_has_ended) {
   TwoDomains domains;

@@ -18,9 +18,9 @@ namespace erdma::transport::verbs {
 /// shmat(SHM_REMAP) over watched memory, and MADV_GUARD_INSTALL.
 class MemoryMonitor {
  public:
-  /// `wake` rings when there is a change to look at; it must outlive the monitor. -FI_EOPNOTSUPP:
-  /// the kernel or the sandbox offers no userfaultfd, or one that does not behave as needed. `why`
-  /// then tells the reason, and the remedy if there is one.
+  /// `wake` rings when there is a change of what it watches to look at; it must outlive the
+  /// monitor. -FI_EOPNOTSUPP: the kernel or the sandbox offers no userfaultfd, or one that does not
+  /// behave as needed. `why` then tells the reason, and the remedy if there is one.
   static util::Result<std::unique_ptr<MemoryMonitor>> create(const util::EventFd& wake,
                                                              const char*& why) {
     std::unique_ptr<MemoryMonitor> monitor(new MemoryMonitor(wake));
@@ -39,7 +39,9 @@ class MemoryMonitor {
 
   /// `range` consists of whole pages. 0; -FI_EBUSY: a userfaultfd that is not erdma's watches it;
   /// -FI_EOPNOTSUPP: memory of this kind cannot be watched; -FI_ENOMEM: a limit, or want of memory.
-  [[nodiscard]] int watch(const MemoryRange& range) noexcept { return x_shared->watch(range); }
+  [[nodiscard]] int watch(const MemoryRange& range) noexcept {
+    return x_shared->watch(range, x_listener);
+  }
   /// The range is watched for no other monitor of this process either, and all are told so.
   void unwatch(const MemoryRange& range) noexcept { x_shared->unwatch(range, x_listener); }
 

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,6 +27,28 @@ struct MemoryRange {
 };
 
 inline constexpr MemoryRange kAllAddresses{0, UINTPTR_MAX};
+
+/// A rough set of addresses, which only grows and takes no lock: it has all that were added, and
+/// others. Thread-safe.
+class AddressFilter {
+ public:
+  void add(const MemoryRange& range) noexcept { x_blocks.fetch_or(blocks_of(range)); }
+  bool may_overlap(const MemoryRange& range) const noexcept {
+    return (x_blocks.load() & blocks_of(range)) != 0;
+  }
+
+ private:
+  /// A bit for each 64 MiB, modulo 4 GiB.
+  static uint64_t blocks_of(const MemoryRange& range) noexcept {
+    constexpr unsigned kShift = 26, kBits = 64;
+    if (range.empty()) return 0;
+    const uintptr_t first = range.start >> kShift, last = (range.end - 1) >> kShift;
+    if (last - first >= kBits - 1) return UINT64_MAX;
+    return std::rotl((uint64_t(2) << (last - first)) - 1, int(first % kBits));
+  }
+
+  std::atomic<uint64_t> x_blocks{0};
+};
 
 /// A set of addresses. Invariant: its ranges are ordered and do not touch.
 class MemoryRanges {

@@ -118,7 +118,8 @@ bool Userfaultfd::behaves() noexcept {
 
 bool Userfaultfd::try_changes(MonitorTrial& trial, Listener& listener) noexcept {
   auto& [first, second] = trial.pages;
-  if (watch(first.range()) || watch(second.range()) || state() != State::stable) return false;
+  if (watch(first.range(), listener) || watch(second.range(), listener) || state() != State::stable)
+    return false;
   if (!MonitorTrial::start(first)) return false;
   const auto announced = [&] { return first.done || state() != State::stable; };
   if (!MonitorTrial::wait(announced) || first.done) return false;
@@ -148,7 +149,8 @@ Userfaultfd::~Userfaultfd() {
   x_reader.join();
 }
 
-int Userfaultfd::watch(const MemoryRange& range) noexcept {
+int Userfaultfd::watch(const MemoryRange& range, Listener& by) noexcept {
+  by.watched.add(range);  // first, as a change may follow at once
   uffdio_register request{};
   request.range = {range.start, range.bytes()};
   request.mode = UFFDIO_REGISTER_MODE_WP;
@@ -162,7 +164,7 @@ void Userfaultfd::unwatch(const MemoryRange& range, const Listener& by) noexcept
   tell(range, false, &by);
   uffdio_range request{range.start, range.bytes()};
   (void)::ioctl(x_fd.get(), UFFDIO_UNREGISTER, &request);
-  wake_all(&by);
+  wake_told(&by);
 }
 
 /// While a change is in progress, that is, from before it happens until its event is read and the
@@ -179,15 +181,15 @@ Userfaultfd::State Userfaultfd::state() noexcept {
 /// The caller holds x_mutex, or no other thread exists.
 void Userfaultfd::tell(const MemoryRange& range, bool remains, const Listener* but) noexcept {
   for (Listener* each = x_listeners.front(); each; each = x_listeners.next(*each)) {
-    if (each == but) continue;
+    if (each == but || !each->watched.may_overlap(range)) continue;
     each->pending.note(range, remains);
     each->told.store(true, std::memory_order_relaxed);
   }
 }
 
-void Userfaultfd::wake_all(const Listener* but) noexcept {
+void Userfaultfd::wake_told(const Listener* but) noexcept {
   for (Listener* each = x_listeners.front(); each; each = x_listeners.next(*each))
-    if (each != but) each->wake.ring();
+    if (each != but && each->told.load(std::memory_order_relaxed)) each->wake.ring();
 }
 
 /// Returns the number of events, at most `most`. The caller holds x_mutex, or no other thread
@@ -223,11 +225,14 @@ void Userfaultfd::read_forever() noexcept {
   for (;;) {
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents) return;
-    const bool closed = !(fds[0].revents & POLLIN);  // by other code: look() will report it
+    const bool closed = !(fds[0].revents & POLLIN);  // by other code
     if (closed) fds[0].fd = -1;
     std::lock_guard guard(x_mutex);
-    if (!closed) read_events();
-    wake_all();
+    if (closed)
+      tell(kAllAddresses, false);  // look() will report more
+    else
+      read_events();
+    wake_told();
   }
 }
 
@@ -243,7 +248,7 @@ bool Userfaultfd::look(Listener& listener, MemoryChanges& changes) noexcept {
     {
       std::lock_guard guard(x_mutex);
       const State now = state();
-      if (now == State::changing && read_events() > 0) wake_all(&listener);
+      if (now == State::changing && read_events() > 0) wake_told(&listener);
       if (now == State::lost) listener.pending.all = true;
       if (now != State::changing || i == kTries) {
         changes = listener.pending;

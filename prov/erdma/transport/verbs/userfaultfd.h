@@ -43,7 +43,7 @@ class MonitorTrial;
 
 /// The userfaultfd of this process, and the thread that reads its events. The kernel lets only one
 /// userfaultfd watch a mapping, so the monitors of all domains share this one, and each is told of
-/// every change.
+/// every change of what it watches, and of some others.
 ///
 /// A call that changes watched memory waits until its event was read. The thread takes no lock that
 /// is held while memory is allocated or freed, and does neither itself: it would wait for itself.
@@ -52,7 +52,8 @@ class Userfaultfd : public std::enable_shared_from_this<Userfaultfd> {
   /// Who is told of changes. All but `wake` belongs to the Userfaultfd.
   struct Listener : util::ListHook<Listener> {
     explicit Listener(const util::EventFd& rung) noexcept : wake(rung) {}
-    const util::EventFd& wake;       ///< rings after each change
+    const util::EventFd& wake;       ///< rings after each change that it is told of
+    AddressFilter watched;           ///< it is told of no other changes
     std::atomic<bool> told = false;  ///< `pending` is not empty
     MemoryChanges pending;
   };
@@ -67,7 +68,7 @@ class Userfaultfd : public std::enable_shared_from_this<Userfaultfd> {
   Userfaultfd& operator=(const Userfaultfd&) = delete;
 
   bool counts_changes() const noexcept { return x_counts; }
-  [[nodiscard]] int watch(const MemoryRange& range) noexcept;
+  [[nodiscard]] int watch(const MemoryRange& range, Listener& by) noexcept;
   /// The others are told of a change, because the kernel does not count who watches.
   void unwatch(const MemoryRange& range, const Listener& by) noexcept;
   [[nodiscard]] bool look(Listener& listener, MemoryChanges& changes) noexcept;
@@ -84,7 +85,7 @@ class Userfaultfd : public std::enable_shared_from_this<Userfaultfd> {
   State state() noexcept;
   size_t read_events(size_t most = kEventsAtOnce) noexcept;
   void tell(const MemoryRange& range, bool remains, const Listener* but = nullptr) noexcept;
-  void wake_all(const Listener* but = nullptr) noexcept;
+  void wake_told(const Listener* but = nullptr) noexcept;
 
   util::Fd x_fd;  ///< closed in a forked child, where it would keep the parent's events alive
   util::EventFd x_stop;
