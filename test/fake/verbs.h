@@ -81,6 +81,9 @@ struct Nic {
   int max_cqe = 1 << 20;
   uint64_t max_mr_size = uint64_t(1) << 36;
   uint32_t max_inline = 96;
+  int gid_at = -1;          ///< index of the only GID; -1: there is none
+  uint8_t gid_ip[4] = {};   ///< its IPv4 address
+  unsigned source_gid = 0;  ///< of the queue pair that joined last
   // Faults that a test may set.
   bool hold = false;        ///< no request executes
   bool flush = true;        ///< requests of a broken queue pair complete with errors
@@ -354,15 +357,20 @@ using erdma::fake::Nic;
   auto* attr = reinterpret_cast<ibv_port_attr*>(compat);
   attr->state = IBV_PORT_ACTIVE;
   attr->max_msg_sz = 1u << 30;
-  attr->gid_tbl_len = 0;
+  attr->gid_tbl_len = Nic::one().gid_at < 0 ? 0 : 16;
   return 0;
 }
-[[gnu::weak]] int ibv_query_gid(ibv_context*, uint8_t, int, ibv_gid*) {
-  return -1;
+[[gnu::weak]] int ibv_query_gid(ibv_context*, uint8_t, int index, ibv_gid* gid) {
+  if (index != Nic::one().gid_at) return -1;
+  *gid = {};
+  gid->raw[10] = gid->raw[11] = 0xff;
+  std::memcpy(gid->raw + 12, Nic::one().gid_ip, 4);
+  return 0;
 }
-[[gnu::weak]] int _ibv_query_gid_ex(ibv_context*, uint32_t, uint32_t, ibv_gid_entry*, uint32_t,
-                                    size_t) {
-  return -1;
+[[gnu::weak]] int _ibv_query_gid_ex(ibv_context*, uint32_t port, uint32_t index,
+                                    ibv_gid_entry* entry, uint32_t, size_t) {
+  entry->gid_type = IBV_GID_TYPE_ROCE_V2;
+  return ibv_query_gid(nullptr, uint8_t(port), int(index), &entry->gid);
 }
 [[gnu::weak]] ibv_pd* ibv_alloc_pd(ibv_context* context) {
   return new ibv_pd{context, 1};
@@ -444,6 +452,7 @@ using erdma::fake::Nic;
 }
 [[gnu::weak]] int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int) {
   const erdma::fake::InAdapter inside;
+  if (attr->qp_state == IBV_QPS_RTR) Nic::one().source_gid = attr->ah_attr.grh.sgid_index;
   if (attr->qp_state == IBV_QPS_ERR) Nic::one().break_qp(*static_cast<erdma::fake::Qp*>(qp));
   return 0;
 }

@@ -99,9 +99,21 @@ TEST(completion_queues_take_the_interrupts_in_turn) {
   ck_assert_int_eq(static_cast<fake::Cq*>(share.cq)->vector, 0);
 }
 
+/// Opens the adapter as one whose queue pairs are connected by GIDs.
+std::unique_ptr<verbs::Device> open_with_gid(fake::Nic& nic, int place) {
+  const uint8_t ip[] = {10, 0, 0, 1};
+  nic.device.transport_type = IBV_TRANSPORT_IB;
+  std::memcpy(nic.gid_ip, ip, sizeof(ip));
+  nic.gid_at = place;
+  auto opened = verbs::Device::open("fake0", address_of("10.0.0.1", 0));
+  ck_assert(opened);
+  return std::move(*opened);
+}
+
 TEST(a_peer_describes_a_queue_pair_that_can_be) {
   Rig rig;
-  verbs::DeviceQueuePairs queue_pairs(*rig.device, 1'000'000'000);
+  const auto device = open_with_gid(rig.nic, 1);
+  verbs::DeviceQueuePairs queue_pairs(*device, 1'000'000'000);
   ibv_qp_init_attr attr{};
   ibv_qp* const queue_pair = queue_pairs.create(1, attr);
   ck_assert_ptr_nonnull(queue_pair);
@@ -124,6 +136,24 @@ TEST(a_peer_describes_a_queue_pair_that_can_be) {
     std::memcpy(peer.data() + 20, &row.psn, 4);
     std::memcpy(peer.data() + 24, &row.mtu, 1);
     ck_assert_int_eq(queue_pairs.join(*queue_pair, own, peer), row.result);
+  }
+  ibv_destroy_qp(queue_pair);
+}
+
+/// The kernel gives an address that an interface gets again any free place in the table.
+TEST(a_queue_pair_has_the_place_that_its_gid_has_now) {
+  Rig rig;
+  const auto device = open_with_gid(rig.nic, 3);
+  verbs::DeviceQueuePairs queue_pairs(*device, 1'000'000'000);
+  ibv_qp_init_attr attr{};
+  ibv_qp* const queue_pair = queue_pairs.create(1, attr);
+  ck_assert_ptr_nonnull(queue_pair);
+  verbs::Path path = queue_pairs.describe(*queue_pair);
+  path[24] = std::byte{IBV_MTU_1024};
+  for (const int place : {3, 5, 5, 0, -1, 3}) {
+    rig.nic.gid_at = place;
+    ck_assert_int_eq(queue_pairs.join(*queue_pair, path, path), place < 0 ? -FI_EHOSTUNREACH : 0);
+    if (place >= 0) ck_assert_uint_eq(rig.nic.source_gid, unsigned(place));
   }
   ibv_destroy_qp(queue_pair);
 }

@@ -133,6 +133,22 @@ Device::~Device() {
   x_events.keep_marked();
 }
 
+int Device::gid_index() const noexcept {
+  ibv_gid now{};
+  const int known = x_gid_index.load(std::memory_order_relaxed);
+  if (known >= 0 && !ibv_query_gid(context(), port(), known, &now) &&
+      std::memcmp(now.raw, x_gid.raw, sizeof(now.raw)) == 0)
+    return known;
+  const int index = find_gid(context(), port(), x_gids, x_gid);
+  if (index < 0)
+    ERDMA_NOTICE(device, DOMAIN,
+                 "%s: none of its GIDs is %s; give its network interface this address",
+                 x_name.c_str(), x_host.c_str());
+  else
+    x_gid_index.store(index, std::memory_order_relaxed);
+  return index;
+}
+
 bool Device::ask_for_room(int error) const noexcept {
   bool evicted = false;
   for (const auto* place : {&x_evictor, &x_gpu_evictor}) {
@@ -166,6 +182,7 @@ util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
   device->x_name = name;
   device->x_address = address;
   device->x_address.set_port(0);
+  device->x_host = address.host_string();
   device->x_context.reset(open_by_name(name));
   if (!device->x_context) return fail(name, "cannot be opened", errno);
   ibv_context* const context = device->context();
@@ -185,14 +202,8 @@ util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
 
   device->x_transport_type = TransportType::ib;
   device->x_gid = gid_of(address);
-  const int index = find_gid(context, device->port(), port.gid_tbl_len, device->x_gid);
-  if (index < 0) {
-    ERDMA_NOTICE(device, DOMAIN,
-                 "%s: none of its GIDs is %s; give its network interface this address",
-                 name.c_str(), address.host_string().c_str());
-    return -FI_EADDRNOTAVAIL;
-  }
-  device->x_gid_index = uint8_t(index);
+  device->x_gids = port.gid_tbl_len;
+  if (device->gid_index() < 0) return -FI_EADDRNOTAVAIL;
   return device;
 }
 

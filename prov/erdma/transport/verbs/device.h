@@ -57,7 +57,7 @@ class RegionEvictor {
 
 /// An open device: context and protection domain. There is one per domain, shared by its endpoints,
 /// so that a memory region is valid for all of them. It must outlive all transports on it.
-/// Thread-safe, because it is immutable once open.
+/// Thread-safe.
 class Device {
  public:
   /// Opens by ibverbs name. `address` (the endpoint's IP) selects the GID of an ib device.
@@ -72,9 +72,11 @@ class Device {
   ibv_pd* pd() const noexcept { return x_pd.get(); }
   TransportType transport_type() const noexcept { return x_transport_type; }
   const DeviceLimits& limits() const noexcept { return x_limits; }
-  /// ib: the GID whose IPv4-mapped (or IPv6) value is address(), and its index.
+  /// ib: the GID whose IPv4-mapped (or IPv6) value is address().
   const ibv_gid& gid() const noexcept { return x_gid; }
-  uint8_t gid_index() const noexcept { return x_gid_index; }
+  /// Its index now, which changes if the interface loses the address and gets it again. -1
+  /// (logged): the interface does not have it.
+  int gid_index() const noexcept;
   uint8_t port() const noexcept { return 1; }
   /// True if memory of the application may be registered even though the process may fork.
   bool fork_safe() const noexcept { return x_fork_safety != ForkSafety::none; }
@@ -99,13 +101,15 @@ class Device {
   Device() = default;
   std::string x_name;
   util::SocketAddress x_address;
+  std::string x_host;  ///< the address as text
   Context x_context;
   util::PrivateFd x_commands, x_events;  ///< of the context
   ProtectionDomain x_pd;
   TransportType x_transport_type = TransportType::iwarp;
   DeviceLimits x_limits;
   ibv_gid x_gid{};
-  uint8_t x_gid_index = 0;
+  int x_gids = 0;  ///< places in the table
+  mutable std::atomic<int> x_gid_index{-1};
   ForkSafety x_fork_safety = ForkSafety::none;
   mutable std::atomic<bool> x_left_open{false};
   mutable std::atomic<bool> x_gone{false};

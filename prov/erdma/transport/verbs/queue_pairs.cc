@@ -37,7 +37,8 @@ uint8_t reads_of(const Device& device) noexcept {
   return uint8_t(std::min<uint32_t>(device.limits().max_read_in_flight, 128));
 }
 
-ibv_qp_attr to_receive(const Device& device, const IbPath& own, const IbPath& peer) noexcept {
+ibv_qp_attr to_receive(const Device& device, int gid_index, const IbPath& own,
+                       const IbPath& peer) noexcept {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = ibv_mtu(std::min(own.mtu, peer.mtu));
@@ -47,7 +48,7 @@ ibv_qp_attr to_receive(const Device& device, const IbPath& own, const IbPath& pe
   attr.min_rnr_timer = 12;
   attr.ah_attr.is_global = 1;
   std::memcpy(attr.ah_attr.grh.dgid.raw, peer.gid, sizeof(peer.gid));
-  attr.ah_attr.grh.sgid_index = device.gid_index();
+  attr.ah_attr.grh.sgid_index = uint8_t(gid_index);
   attr.ah_attr.grh.hop_limit = 64;
   attr.ah_attr.port_num = device.port();
   return attr;
@@ -129,7 +130,9 @@ int DeviceQueuePairs::join(ibv_qp& queue_pair, const Path& own_bytes,
     ERDMA_WARN(EP_CTRL, "a peer describes an impossible queue pair\n");
     return -FI_EINVAL;
   }
-  ibv_qp_attr attr = to_receive(x_device, own, peer);
+  const int gid_index = x_device.gid_index();
+  if (gid_index < 0) return -FI_EHOSTUNREACH;
+  ibv_qp_attr attr = to_receive(x_device, gid_index, own, peer);
   int rc = ibv_modify_qp(&queue_pair, &attr,
                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
