@@ -212,7 +212,8 @@ TEST(memory_for_peers_that_the_nic_refused_can_not_be_registered) {
       -FI_EOPNOTSUPP);
 }
 
-/// The copy of a packet's payload fails: an error, and the next message arrives.
+/// The copy of a packet's payload fails, and so does its repetition: an error, and the next message
+/// arrives.
 TEST(copy_that_the_nic_fails_is_an_error) {
   g_cuda_permitted = false;
   HmemPorts ports;
@@ -225,7 +226,7 @@ TEST(copy_that_the_nic_fails_is_an_error) {
   fi_context received;
   move(received);
   ports.finish();
-  ck_assert_int_eq(control_adapter("wr n=1 op=write status=general"), 0);
+  ck_assert_int_eq(control_adapter("wr n=1 times=2 op=write status=general"), 0);
   move(received);
   const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
   ck_assert_ptr_eq(error.op_context, &received);
