@@ -164,6 +164,20 @@ TEST(an_endpoint_that_can_not_watch_a_process_connects_later) {
   ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
 }
 
+/// A peer that the listener refuses. It holds its end open, and no time passes.
+TEST(a_refused_peer_is_hung_up_on_at_once) {
+  StandingClock clock;
+  Side side;
+  ck_assert(open_with(side, clock));
+  auto knock = transport::shm::connect_as_peer(side.name);
+  ck_assert(bool(knock));
+  ck_assert_int_eq(transport::shm::send_message(knock->get(), "x", 1), 0);
+  pollfd ended{knock->get(), 0, 0};
+  ck_assert_int_eq(poll(&ended, 1, 20'000), 1);
+  ck_assert(ended.revents & POLLHUP);
+  ck_assert_uint_eq(refusals_logged(), 1);
+}
+
 /// A connection to an impostor. It ends while the kernel lacks memory to watch its socket.
 struct Unwatched {
   Unwatched() {

@@ -89,6 +89,22 @@ TEST(a_write_waits_for_room_on_the_control_socket_of_its_target) {
   ck_assert_int_eq(owner.revoke(target), 0);
 }
 
+TEST(a_read_fails_where_nothing_can_be_sent_to_its_source) {
+  test::Met pair;
+  const std::vector<std::byte> from = test::pattern(100'000, 1);
+  std::vector<std::byte> to(from.size());
+  const iovec source{const_cast<std::byte*>(from.data()), from.size()}, local{to.data(), to.size()};
+  RemoteKey key;
+  Link& owner = pair.a_to_b();
+  ck_assert_int_eq(owner.share(&source, 1, from.size(), Access::remote_read, key), 0);
+  std::thread broken([&] {
+    fake::refuse_call(SYS_sendmsg, EPIPE);  // only in this thread
+    ck_assert_int_eq(pair.b_to_a().get({key, 0, from.size()}, &local, 1, 5), -FI_ECONNRESET);
+  });
+  broken.join();
+  ck_assert_int_eq(owner.revoke(key), 0);
+}
+
 }  // namespace
 
 }  // namespace erdma::transport::shm
