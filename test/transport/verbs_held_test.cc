@@ -124,6 +124,7 @@ TEST(a_completion_queue_that_is_broken_costs_only_its_own_connections, 2) {
     ck_assert_int_eq(link.send(numbered(9), nullptr, 0, 0, transport::SendHint::none), -FI_EAGAIN);
     two.rig.nic.broken_queues.insert(queue);
     ck_assert(two.until([&] { return two.a().sink->downs.size() == 2; }));
+    ck_assert_int_eq(ends[1].status, -FI_EIO);
     other.owned.reset();
   } else {
     two.rig.nic.broken_queues.insert(queue);
@@ -145,6 +146,25 @@ TEST(a_completion_queue_that_is_broken_costs_only_its_own_connections, 2) {
     sleeps = transport.arm();
   }
   ck_assert(sleeps);
+}
+
+TEST(connections_that_ended_leave_their_room_in_the_completion_queue) {
+  Two two;
+  two.meet();
+  const auto& queues = Rig::transport(two.a()).resources().queues;
+  const unsigned most = unsigned(queues.at(0)->cqe) / verbs::Connection::kSendDepth;
+  for (unsigned i = 0; i < most; ++i) {
+    Side other;
+    ck_assert(two.rig.open(other, {}, &two.rig.clock));
+    transport::Link& link = **other.transport->link_to(two.a().name);
+    ck_assert(two.until([&] {
+      other.poll();
+      return link.send(numbered(i), nullptr, 0, 0, transport::SendHint::none) == 0;
+    }));
+    other.owned.reset();
+    ck_assert(two.until([&] { return two.a().sink->downs.size() == i + 1; }));
+  }
+  ck_assert_uint_eq(queues.count(), 1);
 }
 
 /// Returns true if in a child these descriptors are sockets instead.

@@ -306,6 +306,13 @@ TEST(a_false_welcome_fails_the_attempt, 2) {
   ck_assert(a.up.empty() && a.alive == 0);
 }
 
+/// Nobody else knows such a key.
+TEST(keys_that_are_made_differ) {
+  const std::string first = random_key_text(), second = random_key_text();
+  ck_assert_uint_eq(first.size(), second.size());
+  ck_assert(first != second);
+}
+
 }  // namespace
 
 }  // namespace erdma::test
