@@ -4,7 +4,8 @@
 # with erdma. The caller sets `top`.
 #
 # Variables: LIBFABRIC is the prefix of an installed libfabric (/usr). FI_PROVIDER_PATH is the folder of liberdma-fi.so (that of
-# build/.libs, if it exists; otherwise libfabric's own). FI_ERDMA_DEVICE is shm, one host without a NIC, unless it is set.
+# build/.libs, if it exists; otherwise libfabric's own). FI_ERDMA_DEVICE is shm, one host without a NIC, unless it is set. For the simulated
+# NIC, a script that knows PRELOAD needs FI_ERDMA_DEVICE=erdma_0, FI_ERDMA_SHM=off and PRELOAD=build/.libs/libsofterdma.so, as a whole path.
 
 # prepare SOURCES FOLDER: sets sources, folder, prefix (where the client is installed), libfabric, libdir and the environment.
 prepare() {
@@ -35,7 +36,8 @@ copy_sources() { rm -rf "$folder/sources" && cp -a "$sources" "$folder/sources";
 
 # uses_erdma: says which provider answers; ends the script if it is not erdma.
 uses_erdma() {
-  fi_info -p erdma -f erdma >"$folder/fi_info.log" 2>&1 || { cat "$folder/fi_info.log"; die 'fi_info does not find erdma'; }
+  env ${PRELOAD:+"LD_PRELOAD=$PRELOAD"} fi_info -p erdma -f erdma >"$folder/fi_info.log" 2>&1 ||
+    { cat "$folder/fi_info.log"; die 'fi_info does not find erdma'; }
   say "$(fi_info --version | sed -n 's/^libfabric: /libfabric /p'), erdma in ${FI_PROVIDER_PATH:-the folder of libfabric}," \
     "FI_ERDMA_DEVICE=$FI_ERDMA_DEVICE"
 }
