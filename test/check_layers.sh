@@ -30,7 +30,7 @@ deny .         '("(fake|libcheck)|<check.h>)'
 deny 'util hmem protocol transport' '<rdma/(fi_[a-df-z]|fi_e[^r]|providers/fi_prov)' --exclude=log.cc
 # The program fi_erdma shares with the provider only the files that need no library.
 if [ -d ../fi_erdma ] && grep -rnE '^ *# *include *"(fabric|protocol|transport|hmem|util)/' ../fi_erdma |
-  grep -vE '"util/(spelling|stat_layout|stat_sequence)\.h"'; then bad=1; fi
+  grep -vE '"util/(memory_file|spelling|stat_layout|stat_sequence)\.h"'; then bad=1; fi
 # Only domain_transports.cc names the transports together.
 for file in $(grep -rlE '^ *# *include *"transport/(verbs|shm|self|staging)/' fabric 2>/dev/null); do
   kinds=$(grep -ohE '"transport/(verbs|shm|self|staging)/' "$file" | sort -u | wc -l)

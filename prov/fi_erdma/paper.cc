@@ -9,9 +9,11 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "util/memory_file.h"
+
 namespace fi_erdma {
 
-Paper::Paper() : x_fd(memfd_create("fi_erdma", MFD_CLOEXEC)) {
+Paper::Paper() : x_fd(erdma::util::make_memory_file("fi_erdma")) {
   if (fd() < 0) throw std::runtime_error(std::string("memfd_create: ") + std::strerror(errno));
 }
 

@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "fi_erdma/descriptor.h"
+#include "util/memory_file.h"
 
 #ifndef F_GET_SEALS
 #define F_GET_SEALS 1034
@@ -99,7 +100,7 @@ bool ask(int fd, struct statx& status) {
 
 /// Empty if the file is a memfd, otherwise the reason. All memfds are on one device.
 std::string why_no_memfd(int fd) {
-  const Descriptor own(memfd_create("fi_erdma", MFD_CLOEXEC));
+  const Descriptor own(erdma::util::make_memory_file("fi_erdma"));
   struct statx found {
   }, ours{};
   if (own.get() < 0 || !ask(own.get(), ours) || !ask(fd, found)) return std::strerror(errno);

@@ -4,6 +4,7 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "fake/refused_call.h"
 #include "libcheck.h"
 #include "util/process_epoch.h"
 
@@ -40,6 +42,20 @@ TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
   ck_assert(bool(adopted));
   bytes[kBytes - 1] = 42;
   ck_assert_uint_eq(static_cast<unsigned char*>(adopted->data())[kBytes - 1], 42);
+}
+
+/// With vm.memfd_noexec = 2 the kernel refuses a file that could be executed (EACCES). Kernels
+/// before 6.3 do not know the flag of those that can't (EINVAL).
+TEST(a_segment_cannot_be_executed_where_the_kernel_knows_such_files, 2) {
+  constexpr unsigned kBefore = MFD_CLOEXEC | MFD_ALLOW_SEALING, kNoExecSeal = 8;
+  erdma::fake::refuse_call(SYS_memfd_create, _i ? EINVAL : EACCES, 1,
+                           _i ? kBefore | kNoExecSeal : kBefore);
+  auto made = Memfd::create("test", kBytes, kBytes);
+  ck_assert(bool(made));
+  struct stat status {};
+  ck_assert_int_eq(fstat(made->fd(), &status), 0);
+  if (_i == 0) ck_assert_uint_eq(status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH), 0);
+  ck_assert(bool(Memfd::adopt(Fd(dup(made->fd())), kBytes)));
 }
 
 TEST(a_segment_can_neither_shrink_nor_grow) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "fake/refused_call.h"
 #include "libcheck.h"
 #include "util/process_epoch.h"
 
@@ -166,6 +168,12 @@ TEST(where_no_file_may_be_so_large_there_is_no_page) {
   const int error = StatPage::create(kKinds, kFields).error();
   ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
   ck_assert_int_eq(error, -EFBIG);
+}
+
+/// As where vm.memfd_noexec is 2.
+TEST(where_no_file_may_be_executable_there_is_a_page) {
+  fake::refuse_call(SYS_memfd_create, EACCES, 1, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ck_assert(bool(StatPage::create(kKinds, kFields)));
 }
 
 TEST(text_is_cut_where_its_room_ends) {

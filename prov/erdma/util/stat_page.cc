@@ -11,6 +11,7 @@
 #include <new>
 
 #include "util/file_size.h"
+#include "util/memory_file.h"
 #include "util/process_epoch.h"
 #include "util/stat_sequence.h"
 
@@ -78,7 +79,7 @@ void put_text(std::span<char> room, std::string_view text) noexcept {
 }
 
 int StatPage::map(size_t bytes) noexcept {
-  x_fd.reset(memfd_create(stat_layout::kFileName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  x_fd.reset(make_memory_file(stat_layout::kFileName));
   if (!x_fd) return -errno;
   if (const int failed = set_file_size(x_fd.get(), bytes)) return failed;
   void* const base = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, x_fd.get(), 0);

@@ -13,6 +13,7 @@
 #include "util/error_text.h"
 #include "util/file_size.h"
 #include "util/log.h"
+#include "util/memory_file.h"
 #include "util/process_epoch.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -88,7 +89,7 @@ int Memfd::map(size_t bytes) noexcept {
 
 util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed) {
   Memfd segment;
-  segment.x_fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  segment.x_fd.reset(util::make_memory_file(name));
   if (!segment.x_fd) {
     const int error = errno;
     ERDMA_NOTICE(descriptors, EP_CTRL, "memfd_create(%s): %s%s", name,
