@@ -23,9 +23,9 @@ Json number_of(const Block& block, const std::string& name) {
 bool is_allowed(const FieldInfo& field) {
   constexpr std::string_view kOwn[] = {"index", "counters", "gauges", "rates", "stands"};
   constexpr std::string_view kTexts[] = {
-      "host",       "command",     "launcher", "job",       "provider",   "path",
-      "libfabric",  "address",     "device",   "changed",   "settings",   "this_host",
-      "gpu_memory", "other_hosts", "link",     "sends_for", "matched_for"};
+      "host",       "command",     "launcher", "job",       "provider",  "path",
+      "libfabric",  "address",     "device",   "changed",   "settings",  "this_host",
+      "gpu_memory", "other_hosts", "link",     "send_kind", "sends_for", "matched_for"};
   const auto is_it = [&](std::string_view name) { return field.name == name; };
   if (std::ranges::any_of(kOwn, is_it)) return false;
   return field.type == layout::Type::text || std::ranges::none_of(kTexts, is_it);

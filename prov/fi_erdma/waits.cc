@@ -54,11 +54,25 @@ std::string age_text(const Json& block, const char* name) {
                                                : fmt::format("{:.1f} h", seconds / 3600));
 }
 
+/// How many sends there are to a peer, and what the oldest is. Of some RMA operations the provider
+/// does not know the length, and shows 0.
+std::string counted_sends(const Json& peer) {
+  const uint64_t count = gauge_of(peer, "sends"), bytes = gauge_of(peer, "send_bytes");
+  const std::string kind = text_of(peer, "send_kind");
+  if (kind.empty() || kind == "message")
+    return counted(count, "send", bytes) + tag_text(peer, "send_tag");
+  const std::string length = bytes ? " of " + bytes_text(double(bytes)) : "";
+  const bool atomic = kind == "atomic";
+  const std::string name = atomic ? "atomic operation" : kind;
+  if (count == 1) return fmt::format("1 {}{} ", name, length);
+  return fmt::format("{} operations, the oldest {} {}{} ", count, atomic ? "an" : "a", name,
+                     length);
+}
+
 /// Why the oldest send waits. `there`: the peer's block of this process; may be null.
 std::string why_of_send(const Json& peer, const std::string& to, const Json* there) {
   const std::string word = text_of(peer, "sends_for");
-  const std::string what = counted(gauge_of(peer, "sends"), "send", gauge_of(peer, "send_bytes")) +
-                           tag_text(peer, "send_tag") + "to " + to + age_text(peer, "send_waited");
+  const std::string what = counted_sends(peer) + "to " + to + age_text(peer, "send_waited");
   if (word == "connection")
     return fmt::format("{}: there is no connection (it is {})", what, text_of(peer, "link"));
   if (word == "room")

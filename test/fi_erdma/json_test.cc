@@ -30,6 +30,7 @@ TEST(a_strange_page_does_not_break_the_schema) {
       {"host", 0, Type::number, Meaning::fact, "", 8, 8},
       {"stands", 0, Type::text, Meaning::fact, "", 8, 8},
       {"link", 0, Type::number, Meaning::fact, "", 8, 8},
+      {"send_kind", 0, Type::number, Meaning::fact, "", 8, 8},
       {"sends_for", 0, Type::number, Meaning::fact, "", 8, 8},
       {"matched_for", 0, Type::number, Meaning::fact, "", 8, 8},
       {"job", 0, Type::text, Meaning::fact, "", 8, 8},
@@ -42,7 +43,8 @@ TEST(a_strange_page_does_not_break_the_schema) {
   const Json json = fi_erdma::to_json(process_of(**page, 1))["process"];
   ck_assert_int_eq(json["index"].get<int>(), 0);
   ck_assert(json["counters"].is_object());
-  for (const char* const name : {"rates", "host", "stands", "link", "sends_for", "matched_for"})
+  for (const char* const name :
+       {"rates", "host", "stands", "link", "send_kind", "sends_for", "matched_for"})
     ck_assert_msg(!json.contains(name), "%s", name);
   const auto job = json["job"].get<std::string>();
   ck_assert_str_eq(job.c_str(), "a");

@@ -44,6 +44,30 @@ TEST(a_send_tells_that_its_receiver_keeps_no_more_messages) {
          "unexpected messages");
 }
 
+/// The words for a send whose block has these members, and whose gauges are `gauges`.
+void expect_why(const char* kind, const char* waits_for, const Json& gauges, const char* wanted) {
+  Json sender = document(1, "a", "b", gauges, true);
+  sender["peers"][0]["send_kind"] = kind;
+  sender["peers"][0]["sends_for"] = waits_for;
+  const WaitGraph graph({sender, document(2, "b", "a", {}, false)});
+  ck_assert_uint_eq(graph.waits_of(0).size(), 1);
+  ck_assert_str_eq(graph.waits_of(0)[0].why.c_str(), wanted);
+}
+
+TEST(an_operation_on_the_memory_of_a_peer_is_not_called_a_send) {
+  const Json one = {{"sends", 1}, {"send_bytes", 8}, {"send_tag", 0u}};
+  const Json three = {{"sends", 3}, {"send_bytes", 0}, {"send_tag", 0u}};
+  expect_why("write", "target", one, "1 write of 8 B to rank 2: it did not execute them");
+  expect_why("read", "room", one,
+             "1 read of 8 B to rank 2: the connection has no room, rank 2 keeps what came");
+  expect_why("write", "target", three,
+             "3 operations, the oldest a write to rank 2: it did not execute them");
+  expect_why("atomic", "target", three,
+             "3 operations, the oldest an atomic operation to rank 2: it did not execute them");
+  expect_why("message", "delivery", one,
+             "1 send of 8 B tag 0x0 to rank 2: it has not confirmed the delivery");
+}
+
 /// Of two processes, each of which sends to one that is not among them.
 size_t unseen(const char* peer, const char* other_peer, const char* other_host, const char* path) {
   const Json sender = {{"sends", 1}, {"send_bytes", 4096}};

@@ -15,12 +15,13 @@ using namespace erdma::test;
 struct Waits final : protocol::WaitsSink {
   struct OfPeer {
     protocol::OpenOperations sends, receives, unexpected, matched;
-    std::string sends_for, matched_for, link;
+    std::string send_kind, sends_for, matched_for, link;
     bool any, throttled;
   };
   void on_peer_waits(const protocol::PeerWaits& waits) noexcept override {
-    peers.push_back({waits.sends, waits.receives, waits.unexpected, waits.matched, waits.sends_for,
-                     waits.matched_for, waits.link.state, waits.any(), waits.throttled});
+    peers.push_back({waits.sends, waits.receives, waits.unexpected, waits.matched, waits.send_kind,
+                     waits.sends_for, waits.matched_for, waits.link.state, waits.any(),
+                     waits.throttled});
   }
   void on_endpoint_waits(const protocol::OpenOperations& any_receives) noexcept override {
     any = any_receives;
@@ -104,6 +105,7 @@ TEST(a_long_send_waits_for_a_match_and_then_for_its_bytes) {
   pair.run_until_idle();
   const auto announced = pair.ask(pair.a);
   ck_assert_str_eq(announced.sends_for.c_str(), "match");
+  ck_assert_str_eq(announced.send_kind.c_str(), "message");
   ck_assert_uint_eq(announced.sends.bytes, 4096);
   ck_assert_uint_eq(announced.sends.tag, 3);
   ck_assert_uint_gt(announced.sends.id, 0);
@@ -152,6 +154,7 @@ TEST(short_accesses_alone_are_told_apart) {
       ck_assert_uint_eq(waits.peers.size(), 1);
       ck_assert_uint_eq(waits.peers[0].sends.count, 1);
       ck_assert_str_eq(waits.peers[0].sends_for.c_str(), "target");
+      ck_assert_str_eq(waits.peers[0].send_kind.c_str(), "write");
       ids.push_back(waits.peers[0].sends.id);
     }
     pair.run_until_idle();
@@ -160,6 +163,34 @@ TEST(short_accesses_alone_are_told_apart) {
   ck_assert_uint_eq(ids[0], ids[1]);
   ck_assert_uint_ne(ids[1], ids[2]);
   pair.forget();
+}
+
+TEST(an_operation_on_memory_of_the_peer_is_told_by_its_kind, 3) {
+  using protocol::wire::Op;
+  constexpr Op kOps[] = {Op::write, Op::read, Op::atomic};
+  constexpr const char* kKinds[] = {"write", "read", "atomic"};
+  Waits waits;
+  test::OneSidedPair pair(
+      4096, test::OneSidedPair::kAll,
+      {kConfig.inject_size, kConfig.unexpected_bytes, kConfig.send_limit, nullptr, &waits});
+  pair.a.transport.behaviour.room = 0;
+  uint32_t value = 1;
+  const iovec local{&value, sizeof(value)};
+  const protocol::wire::Segment segment{reinterpret_cast<uint64_t>(pair.memory.data()),
+                                        test::OneSidedPair::kKey, sizeof(value)};
+  protocol::OneSidedArgs args =
+      test::OneSidedNode::args(kOps[_i], 1, &local, 1, &segment, 1, &test::g_one);
+  args.word = {0, uint8_t(protocol::AtomicOp::sum), uint8_t(protocol::Datatype::uint32), 0};
+  args.element = sizeof(value);
+  args.count = args.operand_count = 1;
+  args.operands = &local;
+  must(pair.a.engine.post_one_sided(args));
+  transport::Sink& sink = pair.a.engine;
+  sink.on_question();
+  ck_assert_uint_eq(waits.peers.size(), 1);
+  ck_assert_str_eq(waits.peers[0].send_kind.c_str(), kKinds[_i]);
+  ck_assert_str_eq(waits.peers[0].sends_for.c_str(), "room");
+  pair.end_work();
 }
 
 }  // namespace

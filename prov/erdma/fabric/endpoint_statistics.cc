@@ -21,6 +21,7 @@ void show(const protocol::PeerWaits& waits, uint64_t passed, PeerBlock& to) noex
   const protocol::OpenOperations &sends = waits.sends, &receives = waits.receives,
                                  &unexpected = waits.unexpected, &matched = waits.matched;
   util::put_text(to.link, waits.link.state);
+  util::put_text(to.send_kind, waits.send_kind);
   util::put_text(to.sends_for, waits.sends_for);
   util::put_text(to.matched_for, waits.matched_for);
   to.room = waits.link.room;

@@ -113,6 +113,7 @@ constexpr util::StatField kFields[] = {
     OF_PEER(path, "", Meaning::fact),
     OF_PEER(address, "", Meaning::fact),
     OF_PEER(link, "", Meaning::fact),
+    OF_PEER(send_kind, "", Meaning::fact),
     OF_PEER(sends_for, "", Meaning::fact),
     OF_PEER(matched_for, "", Meaning::fact),
     OF_PEER(room, "", Meaning::gauge),

@@ -61,7 +61,7 @@ struct PeerBlock {
   char address[80];
   // From the last answer (protocol/waits.h).
   char link[16];
-  char sends_for[16], matched_for[16];
+  char send_kind[16], sends_for[16], matched_for[16];
   uint64_t room;
   uint64_t throttled;
   uint64_t sends, send_id, send_bytes, send_tag;

@@ -60,15 +60,29 @@ const char* what_for(const Peer& peer, const Send& send, bool up) noexcept {
   return "";
 }
 
+const char* kind_of(const Send& send) noexcept {
+  if (!send.one_sided) return "message";
+  switch (send.one_sided->op) {
+    case wire::Op::write:
+      return "write";
+    case wire::Op::read:
+      return "read";
+    default:
+      return "atomic";
+  }
+}
+
 void look_at_sends(Peer& peer, FastRma& fast_rma, PeerWaits& waits) noexcept {
   Send* oldest = peer.in_flight.front();
   if (!oldest) oldest = peer.queued.front();
   if (oldest) {
     waits.sends = {0, id_of(oldest->initiator->sends.id(*oldest)), oldest->tag, 0,
                    oldest->buffers.length};
+    waits.send_kind = kind_of(*oldest);
     waits.sends_for = what_for(peer, *oldest, std::string_view(waits.link.state) == "up");
   } else if (Access* const access = peer.accesses.front()) {
     waits.sends.id = kOfAccess | id_of(fast_rma.handle(*access));
+    waits.send_kind = access->reads ? "read" : "write";
     waits.sends_for = "target";
   }
   for (Send* send = peer.in_flight.front(); send; send = peer.in_flight.next(*send))

@@ -26,6 +26,7 @@ struct PeerWaits {
   const util::SocketAddress& address;
   transport::LinkReport link;
   OpenOperations sends;          ///< messages and one-sided operations
+  const char* send_kind = "";    ///< of the oldest: message, write, read or atomic
   const char* sends_for = "";    ///< one word: what the oldest send waits for
   OpenOperations receives;       ///< receives that name this peer as their source
   OpenOperations unexpected;     ///< unexpected messages of the peer
