@@ -46,7 +46,7 @@ int ShmLink::connect() noexcept {
   if (x_phase.state == LinkState::closed) return -FI_ESHUTDOWN;
   if (x_phase.state != LinkState::idle) return -FI_EAGAIN;
   if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_was_up})) {
-    x_context.lacks_memory = x_context.attention = true;
+    (void)x_context.try_later();
     return rc;
   }
   ++x_counters.connects;

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <rdma/fi_errno.h>
-
 #include "transport/deferred_dones.h"
+#include "transport/lack_of_memory.h"
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"
 #include "transport/shm/core_sharing.h"
@@ -38,13 +37,11 @@ struct LinkContext {
 
   InChannels channels;
   bool attention = false;  ///< a list below is not empty, or a flag is set
-  /// A link could not even ask to connect, or could not pass memory to its peer. The endpoint must
-  /// not sleep before the next poll(): then whatever waits for that tries again, and nothing else
-  /// would wake this process for it.
-  bool lacks_memory = false;
+  /// A link could not even ask to connect, or could not pass memory to its peer.
+  LackOfMemory lack;
   int try_later() noexcept {
-    lacks_memory = attention = true;
-    return -FI_EAGAIN;
+    attention = true;
+    return lack.try_later();
   }
   uint64_t next_pass = 0;    ///< no try before this time to pass memory for large transfers
   uint64_t lacks_since = 0;  ///< since when there is none for them; 0 = there is

@@ -76,7 +76,7 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
 
 int ShmTransport::attend(Sink& sink) noexcept {
   LinkContext& all = x_context;
-  all.lacks_memory = false;
+  all.lack.forget();
   int moved = all.deferred.report(sink);
   if (x_mailbox.pending()) moved += x_links.read(x_mailbox, sink);
   if (x_mailbox.take_question()) sink.on_question();
@@ -85,7 +85,7 @@ int ShmTransport::attend(Sink& sink) noexcept {
   moved += attend_bulk(sink);
   moved += all.ends.poll(sink);
   moved += x_links.read_later(sink);
-  all.attention = all.lacks_memory || !all.switching.empty() || !all.replying.empty() ||
+  all.attention = all.lack.felt() || !all.switching.empty() || !all.replying.empty() ||
                   !all.bulk_ins.empty() || !all.bulk_outs.empty() || !all.deferred.empty() ||
                   !all.ends.empty() || x_links.waiting();
   return moved;
@@ -153,7 +153,7 @@ bool ShmTransport::announce_waiting() noexcept {
 bool ShmTransport::anything_to_do() noexcept {
   LinkContext& all = x_context;
   bool found = all.channels.anything_to_do() || !all.deferred.empty() || !all.ends.empty() ||
-               all.lacks_memory || x_links.waiting() || x_mailbox.pending();
+               all.lack.felt() || x_links.waiting() || x_mailbox.pending();
   each(all.bulk_ins, [&](InChannel& channel) {
     found = found || channel.bulk()->ready();
     return false;
