@@ -25,11 +25,21 @@ struct Impostor {
 
   /// Listens at `port`, then greets under that name.
   bool greet(const util::SocketAddress& victim, uint16_t port) {
-    auto listening = transport::shm::listen_as(address_of("127.0.0.1", port), {});
-    if (listening) listener = std::move(*listening);
+    (void)listen(port);
     return greet_as(victim, port);
   }
+  bool listen(uint16_t port) {
+    auto listening = transport::shm::listen_as(address_of("127.0.0.1", port), {});
+    if (listening) listener = std::move(*listening);
+    return bool(listening);
+  }
   bool greet_as(const util::SocketAddress& victim, uint16_t port) {
+    if (!ask(victim, port)) return false;
+    pollfd readable{socket.get(), POLLIN, 0};
+    return poll(&readable, 1, 10'000) == 1 && take_welcome();
+  }
+  /// Connects, and sends the greeting.
+  bool ask(const util::SocketAddress& victim, uint16_t port) {
     socket = std::move(*transport::shm::connect_as_peer(victim));
     transport::shm::Hello hello;
     hello.greeting.boot = transport::shm::boot_id_hash();
@@ -39,9 +49,10 @@ struct Impostor {
     std::memcpy(hello.greeting.name, name.data(), name.size());
     if (auto bell = transport::shm::WakeSocket::open()) wake_socket = std::move(*bell);
     hello.greeting.wake_socket = wake_socket.address();
-    if (transport::shm::send_message(socket.get(), &hello, sizeof(hello))) return false;
-    pollfd readable{socket.get(), POLLIN, 0};
-    if (poll(&readable, 1, 10'000) != 1) return false;
+    return transport::shm::send_message(socket.get(), &hello, sizeof(hello)) == 0;
+  }
+  /// False: there is no welcome.
+  bool take_welcome() {
     transport::shm::Welcome welcome;
     auto received = transport::shm::receive(socket.get(), &welcome, sizeof(welcome));
     if (received.bytes != sizeof(welcome) || welcome.status) return false;

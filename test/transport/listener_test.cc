@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "fake/captured_log.h"
 #include "libcheck.h"
@@ -19,9 +21,10 @@
 namespace erdma::test {
 namespace {
 
-std::atomic<uint64_t> g_flood = 0;  ///< connections of another user that are still to come
-std::atomic<int> g_flooded = -1;    ///< the listener that a stranger connects to first
-thread_local int g_stranger = -1;   ///< socket of the last stranger
+std::atomic<uint64_t> g_flood = 0;    ///< connections of another user that are still to come
+std::atomic<int> g_flooded = -1;      ///< the listener that a stranger connects to first
+std::atomic<uint64_t> g_accepts = 0;  ///< connections that the kernel or a flood has given
+thread_local int g_stranger = -1;     ///< socket of the last stranger
 std::atomic<int> g_accept_error = 0;
 std::atomic<unsigned> g_accepts_failed = 0;
 constexpr int kNone = -1;
@@ -40,8 +43,9 @@ struct EarlyClock final : util::Clock {
 };
 constexpr uint64_t kHour = 3600 * uint64_t{1'000'000'000};
 
-bool open_with(Side& side, const util::Clock& clock) {
-  auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
+bool open_with(Side& side, const util::Clock& clock, const transport::shm::Options& options = {}) {
+  auto opened =
+      transport::shm::ShmTransport::open(options, address_of("127.0.0.1", 0), nullptr, &clock);
   if (!opened) return false;
   side.name = (*opened)->name();
   side.transport = opened->get();
@@ -75,8 +79,91 @@ TEST(a_flood_of_strangers_does_not_keep_the_others_from_their_turn) {
   ck_assert_uint_gt(refusals_logged(), 0);
 }
 
+/// An endpoint whose connection thread runs only while a test lets it.
+struct Stepped {
+  Stepped() {
+    transport::shm::Options options;
+    options.background = false;
+    ck_assert(open_with(side, clock, options));
+  }
+  /// Serves everything that there is to do now.
+  void run() {
+    for (int idle = 0; idle < 4; ++idle)
+      while (transport().step()) idle = 0;
+  }
+  transport::shm::ShmTransport& transport() {
+    return static_cast<transport::shm::ShmTransport&>(*side.transport);
+  }
+  struct : util::Clock {
+    uint64_t now() const noexcept override { return 1'000'000'000 + later; }
+    uint64_t later = 0;
+  } clock;
+  Side side;
+};
+
+/// Silent connections take all places for connections without a greeting. A connection whose
+/// greeting is there, and that nobody has read yet, is none of them.
+TEST(connections_that_send_nothing_do_not_keep_a_peer_waiting) {
+  Stepped rig;
+  std::vector<util::Fd> silent;
+  for (int i = 0; i < 63; ++i)
+    silent.push_back(std::move(*transport::shm::connect_as_peer(rig.side.name)));
+  Impostor first, second;
+  ck_assert(first.listen(own_port(1)) && first.ask(rig.side.name, own_port(1)));
+  (void)rig.transport().step();  // accepts all of them
+  ck_assert(second.listen(own_port(2)) && second.ask(rig.side.name, own_port(2)));
+  (void)rig.transport().step();
+  rig.clock.later = 30 * util::kMillisecond;
+  rig.run();
+  ck_assert(first.take_welcome() && second.take_welcome());
+  for (int i = 0; i < 100; ++i)
+    silent.push_back(std::move(*transport::shm::connect_as_peer(rig.side.name)));
+  Impostor third;
+  ck_assert(third.listen(own_port(3)) && third.ask(rig.side.name, own_port(3)));
+  for (int i = 0; i < 4; ++i, rig.clock.later += 30 * util::kMillisecond) rig.run();
+  ck_assert(third.take_welcome());
+}
+
+/// However fast strangers connect, the thread has most of its time for others.
+TEST(a_flood_of_strangers_takes_a_part_of_the_time_only, 2) {
+  Stepped rig;
+  const bool same_user = _i;
+  g_flood = same_user ? 0 : 1'000;
+  for (uint64_t i = 1; i <= 4; ++i, rig.clock.later += 3 * util::kMillisecond) {
+    for (int knocks = 0; knocks < 150; ++knocks) {
+      ck_assert(bool(transport::shm::connect_as_peer(rig.side.name)));  // and ends at once
+      rig.run();
+    }
+    ck_assert_uint_le(g_accepts, i * 128);
+  }
+  ck_assert_uint_ge(g_accepts, 3 * 64);
+  g_flood = 0;
+}
+
+/// A peer whose messages never end has its turn among others.
+TEST(a_flood_of_control_messages_does_not_keep_the_others_from_their_turn) {
+  Stepped rig;
+  Impostor flood, other;
+  ck_assert(flood.listen(own_port(1)) && flood.ask(rig.side.name, own_port(1)));
+  rig.run();
+  ck_assert(flood.take_welcome());
+  const transport::shm::Control question{transport::shm::ControlType::prove, 1};
+  for (int i = 0; i < 100; ++i)
+    ck_assert_int_eq(transport::shm::send_message(flood.socket.get(), &question, sizeof(question)),
+                     0);
+  (void)rig.transport().step();
+  unsigned answers = 0;
+  transport::shm::Control answer;
+  while (transport::shm::receive(flood.socket.get(), &answer, sizeof(answer)).bytes > 0) ++answers;
+  ck_assert_uint_gt(answers, 0);
+  ck_assert_uint_lt(answers, 50);
+  rig.run();
+  while (transport::shm::receive(flood.socket.get(), &answer, sizeof(answer)).bytes > 0) ++answers;
+  ck_assert_uint_ge(answers, 100);
+}
+
 TEST(strangers_do_not_fill_the_log) {
-  StandingClock clock;
+  const util::SystemClock clock;
   const uint64_t begun = util::SystemClock().now();
   Pair pair;
   ck_assert(open_with(pair.a, clock) && open_side(pair.b));
@@ -243,7 +330,12 @@ extern "C" int accept4(int listener, sockaddr* address, socklen_t* bytes, int fl
     erdma::test::g_flooded.notify_all();
   if (erdma::test::g_flooded != listener) left = 0;
   while (left && left != UINT64_MAX && !g_flood.compare_exchange_weak(left, left - 1)) continue;
-  if (!left) return int(syscall(SYS_accept4, listener, address, bytes, flags));
+  if (!left) {
+    const long accepted = syscall(SYS_accept4, listener, address, bytes, flags);
+    erdma::test::g_accepts += accepted >= 0;
+    return int(accepted);
+  }
+  ++erdma::test::g_accepts;
   g_flood.notify_all();
   return erdma::test::g_stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 }

@@ -1,5 +1,7 @@
 #include "transport/shm/connections.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -84,7 +86,7 @@ std::shared_ptr<Connection> Connections::closed_here() const noexcept {
 void Connections::drop(Connection& connection) noexcept {
   if (!x_connections.erase(connection.id)) return;
   unwatch(connection);
-  if (connection.state == ConnectionState::awaiting_hello) --x_pending_hellos;
+  if (connection.state == ConnectionState::awaiting_hello) --x_pending_hellos, ++strangers;
   PeerProcess* process = connection.process.get();
   if (!process) return;
   std::erase(process->connections, &connection);
@@ -106,7 +108,7 @@ void Connections::unwatch(const Connection& connection) noexcept {
 }
 
 void Connections::go_up(Connection& connection) noexcept {
-  if (connection.state == ConnectionState::awaiting_hello) --x_pending_hellos;
+  if (connection.state == ConnectionState::awaiting_hello) --x_pending_hellos, strangers = 0;
   connection.state = ConnectionState::up;
   connection.deadline = 0;
 }
@@ -122,6 +124,17 @@ std::vector<std::shared_ptr<Connection>> Connections::due(uint64_t now) const {
   std::vector<std::shared_ptr<Connection>> result;
   for (const auto& [id, connection] : x_connections)
     if (connection->deadline && connection->deadline <= now) result.push_back(connection);
+  return result;
+}
+
+std::vector<std::shared_ptr<Connection>> Connections::silent_since(uint64_t time) const {
+  std::vector<std::shared_ptr<Connection>> result;
+  for (const auto& [id, connection] : x_connections) {
+    if (connection->state != ConnectionState::awaiting_hello || connection->started >= time)
+      continue;
+    pollfd hello{connection->socket.get(), POLLIN, 0};
+    if (::poll(&hello, 1, 0) == 0) result.push_back(connection);
+  }
   return result;
 }
 

@@ -67,6 +67,8 @@ class Connections {
   void unwatch(const Connection& connection) noexcept;
   void go_up(Connection& connection) noexcept;
   size_t pending_hellos() const noexcept { return x_pending_hellos; }
+  /// The connections that came before this time, and whose hello has not come.
+  std::vector<std::shared_ptr<Connection>> silent_since(uint64_t time) const;
   uint64_t next_deadline() const noexcept;  ///< UINT64_MAX = none
   std::vector<std::shared_ptr<Connection>> due(uint64_t now) const;
 
@@ -86,6 +88,8 @@ class Connections {
   /// Set before the first socket is shut down, so that no peer's channel that ends for that reason
   /// is set up again.
   std::atomic<bool> closing = false;
+  /// How many connections in succession ended without a hello that was accepted.
+  unsigned strangers = 0;
 
  private:
   util::Result<std::shared_ptr<PeerProcess>> add_process(int socket, pid_t pid,

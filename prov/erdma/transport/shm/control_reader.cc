@@ -38,8 +38,8 @@ void each_of(const PeerProcess& process, Step&& step) {
 
 }  // namespace
 
-void ControlReader::on_readable(Connection& connection) {
-  while (connection.state == ConnectionState::up) {
+void ControlReader::read(Connection& connection, unsigned most) {
+  for (; most > 0 && connection.state == ConnectionState::up; --most) {
     Control control{};
     Received received = receive(connection.socket.get(), &control, sizeof(control));
     if (received.bytes == -EAGAIN) return;
@@ -152,7 +152,7 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
 void ControlReader::read_controls(uint64_t nonce) {
   const std::shared_ptr<PeerProcess> process = x_connections.process_of(nonce);
   if (!process) return;
-  each_of(*process, [this](Connection& connection) { on_readable(connection); });
+  each_of(*process, [this](Connection& connection) { read(connection, kAll); });
 }
 
 void ControlReader::on_hang_up(Connection& connection) {
@@ -171,7 +171,7 @@ void ControlReader::on_exit(uint64_t process_id) {
   process->life->suspend();
   each_of(*process, [this](Connection& connection) {
     // The peer may have sent a bye before it exited.
-    on_readable(connection);
+    read(connection, kAll);
     const ConnectionState state = connection.state;
     if (!x_connections.find(connection.id)) return;
     if (state == ConnectionState::up || state == ConnectionState::hung_up)

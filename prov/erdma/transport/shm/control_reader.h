@@ -14,8 +14,9 @@ class ControlReader {
                 Quarantine& quarantine) noexcept
       : x_connections(connections), x_negotiation(negotiation), x_quarantine(quarantine) {}
 
-  /// The socket is readable. The caller holds a reference to the connection, here and below.
-  void on_readable(Connection& connection);
+  /// The socket is readable. Takes so many messages that other connections have their turn soon.
+  /// The caller holds a reference to the connection, here and below.
+  void on_readable(Connection& connection) { read(connection, kAtOnce); }
   /// Reads what the peer sent on its other channel before its new greeting: it may have closed that
   /// channel.
   void read_controls(uint64_t nonce);
@@ -24,6 +25,11 @@ class ControlReader {
   void lose(Connection& connection, int status);
 
  private:
+  static constexpr unsigned kAtOnce = 32;  ///< messages
+  /// More than a socket holds. A forked child of the peer may go on sending.
+  static constexpr unsigned kAll = 2048;
+
+  void read(Connection& connection, unsigned most);
   bool handle(Connection& connection, const Control& control, util::Fd fd);
   bool handle_mail(Connection& connection, const Control& control, util::Fd fd);
   void report_lost_file(const Connection& connection) noexcept;

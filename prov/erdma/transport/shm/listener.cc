@@ -18,6 +18,13 @@ constexpr uint64_t kHelloTimeout = 5'000 * util::kMillisecond;
 /// How long the process may lack descriptors or memory before the listener tries again.
 constexpr uint64_t kLongPause = 100 * util::kMillisecond;
 constexpr size_t kMaxPendingHellos = 64;
+/// How long a connection may be silent while others wait for its place. Honest peers send their
+/// hello at once, and connect again if they were too slow.
+constexpr uint64_t kCrowdedPatience = 20 * util::kMillisecond;
+/// So many connections in succession that lead to nothing are followed by a pause, so that whoever
+/// makes them takes only a part of the time of a core: the polling thread may need it.
+constexpr unsigned kMaxStrangers = 64;
+constexpr uint64_t kShortPause = 2 * util::kMillisecond;
 constexpr int kAcceptsAtOnce = 64;  ///< then other connections have their turn
 constexpr uint16_t kFirstPort = 32768;
 constexpr uint16_t kPorts = 60999 - 32768 + 1;
@@ -81,7 +88,10 @@ void Listener::resume(uint64_t now) noexcept {
 
 void Listener::accept() {
   for (int i = 0; i < kAcceptsAtOnce && x_socket; ++i) {
-    if (x_connections.pending_hellos() >= kMaxPendingHellos) return pause(2 * util::kMillisecond);
+    if (!has_room() || x_connections.strangers >= kMaxStrangers) {
+      x_connections.strangers = 0;
+      return pause(kShortPause);
+    }
     util::Fd socket(accept4(x_socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       x_exhaustion_logged = false;
@@ -99,16 +109,26 @@ void Listener::accept() {
   }
 }
 
+bool Listener::has_room() {
+  if (x_connections.pending_hellos() < kMaxPendingHellos) return true;
+  const uint64_t now = x_connections.config.clock->now();
+  for (const auto& connection : x_connections.silent_since(now - kCrowdedPatience))
+    x_connections.drop(*connection);
+  return x_connections.pending_hellos() < kMaxPendingHellos;
+}
+
 void Listener::admit(util::Fd socket) {
   const uint64_t now = x_connections.config.clock->now();
   const Credentials peer = peer_credentials(socket.get());
   if (peer.uid != geteuid()) {
+    ++x_connections.strangers;
     ERDMA_WARN(EP_CTRL, "refused a connection of process %d, user %u: not this user (%u)\n",
                int(peer.pid), peer.uid, geteuid());
     return;
   }
   auto connection = std::make_shared<Connection>();
   connection->socket = std::move(socket);
+  connection->started = now;
   connection->deadline = now + kHelloTimeout;
   // The peer of a connection that nobody would read connects again.
   if (x_connections.watch(x_connections.add(connection))) x_connections.drop(*connection);

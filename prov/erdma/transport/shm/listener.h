@@ -29,6 +29,7 @@ class Listener {
   int take(const util::SocketAddress& name);
   int listen() noexcept { return x_thread.watch(x_socket.get(), event_of(kListener, 0)); }
   void pause(uint64_t nanoseconds) noexcept;
+  bool has_room();
   void admit(util::Fd socket);
 
   Connections& x_connections;
