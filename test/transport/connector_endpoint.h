@@ -60,6 +60,13 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     return true;
   }
 
+  /// Waits until the polling thread was reminded so often in all.
+  bool wait_reminded(unsigned times, int seconds = 20) {
+    std::unique_lock lock(x_mutex);
+    return x_arrived.wait_for(lock, std::chrono::seconds(seconds),
+                              [&] { return reminders >= times; });
+  }
+
   bool send_byte(Connection& connection) {
     ibv_sge piece{reinterpret_cast<uintptr_t>(x_memory), 1, x_region->lkey};
     ibv_send_wr request{}, *bad = nullptr;
@@ -89,6 +96,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
   const Device& device;
   std::vector<Mail> up, failed, lost;
   std::atomic<int> alive = 0;
+  std::atomic<unsigned> reminders = 0;
   int status = 0;
   std::unique_ptr<Connector> connector;
 
@@ -141,6 +149,13 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     {
       const std::lock_guard guard(x_mutex);
       x_mails.push_back(std::move(mail));
+    }
+    x_arrived.notify_one();
+  }
+  void remind() noexcept override {
+    {
+      const std::lock_guard guard(x_mutex);
+      ++reminders;
     }
     x_arrived.notify_one();
   }

@@ -76,6 +76,17 @@ TEST(both_at_once_get_one_connection) {
   }
 }
 
+/// With connections there are silent peers to look for.
+TEST(the_polling_thread_is_reminded_of_its_clock_from_the_first_connection_on) {
+  Options options;
+  options.peer_timeout_ns = 600'000'000;
+  ConnectorEndpoint a(*g_device, options), b(*g_device, options);
+  ck_assert_uint_eq(a.reminders + b.reminders, 0);
+  ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
+  ck_assert(a.wait([&] { return !a.up.empty(); }));
+  ck_assert(a.wait_reminded(3) && b.wait_reminded(3));
+}
+
 TEST(an_endpoint_reaches_itself_by_two_connections) {
   ConnectorEndpoint a(*g_device);
   ck_assert_int_eq(a.connector->connect(a.name(), 1, false), 0);

@@ -25,6 +25,25 @@ TEST(a_silent_peer_is_found_dead_in_time) {
   ck_assert_uint_le(two.rig.clock.time - begin, 5'000'000'000);
 }
 
+/// The application computes, and polls once a second, after a time in which it polled all the time.
+TEST(a_thread_that_polls_rarely_finds_a_silent_peer_dead_in_time) {
+  Two two;
+  two.meet();
+  two.rig.fabric.quiet_deaths = true;
+  for (int i = 0; i < 300; ++i) two.pair.poll();
+  two.rig.nic.hold = true;
+  verbs::MailSink& mail = *two.rig.fabric.find(two.a().name)->config().mail;
+  int seconds = 0;
+  for (; two.a().sink->downs.empty() && seconds < 60; ++seconds) {
+    two.rig.clock.time += 1'000'000'000;
+    mail.remind();
+    two.a().poll();
+  }
+  ck_assert_uint_eq(two.a().sink->downs.size(), 1);
+  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ETIMEDOUT);
+  ck_assert_int_le(seconds, 13);
+}
+
 /// Polls `side` until it has looked at its clock and at its connections.
 void let_watch(Side& side) {
   for (int i = 0; i < 256; ++i) side.poll();

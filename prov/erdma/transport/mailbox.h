@@ -54,6 +54,9 @@ class Mailbox {
     return x_asked.load(std::memory_order_relaxed) && x_asked.exchange(false);
   }
 
+  /// Makes pending() true, and wakes nobody: a thread that polls shall look for more than messages.
+  void remind() noexcept { x_pending.store(true); }
+
   bool pending() const noexcept { return x_pending.load(std::memory_order_relaxed); }
   std::vector<Message> take() noexcept {
     x_pending.store(false);

@@ -54,8 +54,9 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   void on_event(uint64_t event) override;
   void on_time() override;
   uint64_t next_deadline() const noexcept override {
-    return std::min(x_manager.next_deadline(), x_backend->next_deadline());
+    return std::min({x_manager.next_deadline(), x_backend->next_deadline(), x_next_reminder});
   }
+  void remind() noexcept;
 
   std::unique_ptr<ConnectionBackend> make_backend();
   void execute(const Command& command);
@@ -63,7 +64,8 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
 
   ConnectorConfig x_config;
   const uint64_t x_nonce = util::random_word();
-  uint64_t x_end_by = 0;  ///< 0: not told
+  uint64_t x_end_by = 0;                  ///< 0: not told
+  uint64_t x_next_reminder = UINT64_MAX;  ///< from the first connection on
   DeviceQueuePairs x_queue_pairs;
   std::unique_ptr<ConnectionBackend> x_backend;
   ConnectionManager x_manager;
@@ -168,6 +170,17 @@ void ConnectorThread::on_event(uint64_t event) {
 void ConnectorThread::on_time() {
   guarded("connecting", [&] { x_backend->expire(x_manager); });
   x_manager.expire();
+  remind();
+}
+
+/// The polling thread looks at its clock only once in many polls. One that polls rarely would
+/// notice a silent peer, and ask it for a sign of life, far too late.
+void ConnectorThread::remind() noexcept {
+  const uint64_t now = x_config.clock->now();
+  if (x_next_reminder == UINT64_MAX ? !x_config.factory->connections() : now < x_next_reminder)
+    return;
+  if (x_next_reminder != UINT64_MAX) x_config.mail->remind();
+  x_next_reminder = now + x_config.options.tick_ns();
 }
 
 void ConnectorThread::execute(const Command& command) {

@@ -102,6 +102,8 @@ class MailSink {
   virtual void post(Mail mail) noexcept = 0;
   /// See Mailbox::ask().
   virtual void ask() noexcept {}
+  /// See Mailbox::remind().
+  virtual void remind() noexcept {}
 
  protected:
   ~MailSink() = default;

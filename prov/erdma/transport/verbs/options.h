@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,6 +21,10 @@ struct Options {
   unsigned max_connections = 1024;  ///< the least recently used are given up beyond this number
   uint64_t connect_timeout_ns = 10'000'000'000;  ///< how long a peer may take to appear
   uint64_t peer_timeout_ns = 10'000'000'000;     ///< silence after which a peer is dead
+  /// How often to look for silent peers.
+  uint64_t tick_ns() const noexcept {
+    return std::clamp<uint64_t>(peer_timeout_ns / 12, 100'000, 1'000'000'000);
+  }
   uint8_t protocol_version = 0;  ///< version of the packet headers: peers must have the same
   std::string job_key;           ///< both sides must have the same; empty = none
   /// Descriptor; whenever it is readable, poll() calls on_question(); -1 = none.

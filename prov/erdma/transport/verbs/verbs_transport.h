@@ -61,6 +61,7 @@ class VerbsTransport final : public Transport {
     explicit Inbox(const util::EventFd& bell) noexcept : mails(bell) {}
     void post(Mail mail) noexcept override { mails.post(std::move(mail)); }
     void ask() noexcept override { mails.ask(); }
+    void remind() noexcept override { mails.remind(); }
     Mailbox<Mail, util::EventFd> mails;
   };
 

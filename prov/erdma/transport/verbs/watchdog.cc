@@ -13,7 +13,6 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr uint64_t kTicksPerTimeout = 12;
 constexpr uint64_t kGraceNs = 50'000'000;
 constexpr uint64_t kSecond = 1'000'000'000;
 
@@ -25,8 +24,7 @@ Watchdog::Watchdog(Resources& shared, ConnectionLimit& connection_limit, LinkMan
       x_connection_limit(connection_limit),
       x_manager(manager),
       x_clock(clock),
-      x_tick_ns(std::clamp<uint64_t>(shared.options.peer_timeout_ns / kTicksPerTimeout, 100'000,
-                                     kSecond)),
+      x_tick_ns(shared.options.tick_ns()),
       x_grace_ns(std::min(x_tick_ns, kGraceNs)),
       x_tick_in(x_tick_ns) {}
 
