@@ -16,6 +16,7 @@
 #include "libcheck.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm/wire.h"
+#include "transport/shm_lacks.h"
 #include "transport/shm_pair.h"
 
 /// Tests that a limit of the user or of the process delays what needs more, and that the log names
@@ -26,12 +27,6 @@ namespace {
 using transport::Access;
 using transport::RemoteKey;
 using transport::SendHint;
-
-bool told(const char* part) {
-  const std::lock_guard guard(g_log_mutex);
-  return std::ranges::any_of(g_log,
-                             [part](const LogLine& line) { return contains(line.text, part); });
-}
 
 /// Descriptors on their way in a socket of their own, as many as the user may have there.
 class Clog {
@@ -89,12 +84,6 @@ TEST(a_peer_waits_for_its_ring_while_no_descriptor_can_be_passed) {
   ck_assert(pair.b.sink->downs.empty());
   ck_assert(told("[W403]"));
 }
-
-/// A clock that the test sets. The background thread reads it.
-struct LeapClock : util::Clock {
-  std::atomic<uint64_t> time{1'000'000'000};
-  uint64_t now() const noexcept override { return time.load(); }
-};
 
 /// A peer that may still be welcomed.
 struct Due : LeapClock, Pair {
@@ -388,20 +377,6 @@ TEST(a_peer_that_dies_before_its_ring_is_mapped_has_not_closed_in_order) {
 
 TEST_CASE(.name = "few_descriptors");
 
-/// Leaves this process no free descriptor.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    getrlimit(RLIMIT_NOFILE, &x_usual);
-    const rlimit tight{3, x_usual.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &tight);
-  }
-  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &x_usual); }
-
- private:
-  rlimit x_usual{};
-};
-
 TEST(a_peer_that_could_not_receive_its_hot_ring_gets_another) {
   Side side;
   const auto send = [](Pair& own) {
@@ -409,53 +384,6 @@ TEST(a_peer_that_could_not_receive_its_hot_ring_gets_another) {
         own, [] { return NoDescriptors(); }, "too many open files");
   };
   beside(side, send, [&] { side.poll(); });
-}
-
-/// The receiver of a large message needs a descriptor for a moment. 0: it gets one in time; 1: it
-/// does not; 2: nobody tries for an hour, and then there is none again.
-TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 3) {
-  LeapClock clock;
-  Pair pair;
-  auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
-  ck_assert(bool(opened) && open_side(pair.a));
-  pair.b.name = (*opened)->name();
-  pair.b.transport = opened->get();
-  pair.b.owned = std::move(*opened);
-  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
-  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
-  const auto source = pattern(100'000, 7);
-  std::vector<std::byte> target(source.size());
-  const iovec from{const_cast<std::byte*>(source.data()), source.size()};
-  const iovec to{target.data(), target.size()};
-  RemoteKey key;
-  ck_assert(pair.poll_until(
-      [&] { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == 0; }));
-  const transport::RemoteRange all{key, 0, source.size()};
-  const auto get = [&] {
-    clock.time += 1'000'000;  // what is tried again after a pause must come due
-    return pair.b_to_a().get(all, &to, 1, 7);
-  };
-  {
-    const NoDescriptors none;
-    for (int i = 0; i < 3; ++i) {
-      ck_assert_int_eq(get(), -FI_EAGAIN);
-      ck_assert(!pair.b.transport->arm());  // nothing would wake this side to try again
-      pair.b.poll();
-    }
-    if (_i == 1) {
-      int rc = -FI_EAGAIN;
-      for (int i = 0; i < 6'000 && rc == -FI_EAGAIN; ++i) rc = get();
-      ck_assert_int_eq(rc, -FI_EMFILE);
-    } else if (_i == 2) {
-      clock.time += 3600'000'000'000;
-      ck_assert_int_eq(get(), -FI_EAGAIN);
-    }
-  }
-  ck_assert_int_eq(get(), 0);
-  ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
-  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
-  ck_assert(target == source);
-  pair.a_to_b().revoke(key);
 }
 
 }  // namespace

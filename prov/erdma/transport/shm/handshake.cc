@@ -18,7 +18,7 @@ constexpr uint64_t kHandshakeTimeout = 5'000 * util::kMillisecond;
 /// How long a connect is retried where the peer listens but drops the connection, or where this
 /// process lacks memory for it.
 constexpr uint64_t kRetries = 5'000 * util::kMillisecond;
-/// How long this process may lack room to map the ring that it was given.
+/// How long this process may lack room to map the ring that it was given, or a descriptor.
 constexpr uint64_t kMapPatience = 5'000 * util::kMillisecond;
 constexpr uint64_t kMaxBackoff = 50 * util::kMillisecond;
 
@@ -99,7 +99,7 @@ void Handshake::connect_once(Connection& connection) {
     ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n",
                connection.request.address.to_string().c_str(), util::ErrorText(-status).c_str(),
                remedy(status));
-    return fail(connection, status);
+    return retry_or_fail(connection, status, is_lack(status) ? kRetries : 0);
   }
   const Credentials peer = peer_credentials(socket->get());
   if (peer.uid != geteuid()) {
@@ -122,7 +122,7 @@ void Handshake::retry_or_fail(Connection& connection, int status, uint64_t patie
   x_connections.unwatch(connection);
   connection.socket.reset();
   if (time - connection.started >= patience) {
-    if (status != -FI_ENOMEM)
+    if (status == -FI_ECONNREFUSED)
       ERDMA_INFO(EP_CTRL, "no endpoint listens as %s\n",
                  connection.request.address.to_string().c_str());
     return fail(connection, status);
@@ -149,6 +149,14 @@ void Handshake::refuse(Connection& connection, const char* why) {
   ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s\n",
              int(peer_credentials(connection.socket.get()).pid), why);
   refuse_silently(connection);
+}
+
+/// A peer that gets no answer tries again for a while: what lacks here now may be here then.
+void Handshake::turn_away(Connection& connection, int error, const char* why) {
+  if (!is_lack(error)) return refuse(connection, why);
+  ERDMA_WARN(EP_CTRL, "process %d has to connect again: %s\n",
+             int(peer_credentials(connection.socket.get()).pid), why);
+  x_connections.drop(connection);
 }
 
 void Handshake::refuse_silently(Connection& connection) {
@@ -191,9 +199,10 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   }
   if (owned) return refuse(connection, "the name it gives belongs to another process");
   x_control.read_controls(theirs.nonce);
-  if (x_connections.find_or_add_process(connection, theirs, &why)) return refuse(connection, why);
+  if (const int rc = x_connections.find_or_add_process(connection, theirs, &why))
+    return turn_away(connection, rc, why);
   auto place = x_connections.config.rings->acquire(connection.process->expedited);
-  if (!place) return refuse(connection, "no memory for its ring");
+  if (!place) return turn_away(connection, place.error(), "no memory for its ring");
   connection.place = *place;
   x_connections.go_up(connection);
   // The polling thread must know the ring before anything can arrive in it.
@@ -267,16 +276,18 @@ void Handshake::accept_welcome(Connection& connection) {
   if (again && connection.process->life->exited()) return fail(connection, -FI_ECONNREFUSED);
   const int status =
       again ? 0 : x_connections.find_or_add_process(connection, welcome.greeting, &why);
+  if (is_lack(status)) return await_room(connection, status);
   auto chunk = Memfd::adopt(std::move(connection.chunk), kColdChunkBytes);
-  if (!status && chunk.error() == -FI_ENOMEM) return await_room(connection);
+  if (!status && chunk.error() == -FI_ENOMEM) return await_room(connection, -FI_ENOMEM);
   if (status || !chunk || welcome.ring >= kColdRings) {
     ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
                connection.request.address.to_string().c_str(),
                why ? why : "its shared memory is not what it announced");
-    return fail(connection, status == -FI_EMFILE ? status : -FI_ECONNREFUSED);
+    return fail(connection, -FI_ECONNREFUSED);
   }
   chunk->close_fd();
-  if (again && x_connections.watch(connection)) return fail(connection, -FI_ENOMEM);
+  // await_room() may have ended the watch.
+  if (x_connections.watch(connection)) return fail(connection, -FI_ENOMEM);
   x_connections.go_up(connection);
   x_negotiation.begin(connection);
   Mail mail{Mail::Type::out_up, connection.shared_from_this(), connection.request};
@@ -286,9 +297,9 @@ void Handshake::accept_welcome(Connection& connection) {
 }
 
 /// What the peer sends meanwhile stays in the socket.
-void Handshake::await_room(Connection& connection) {
+void Handshake::await_room(Connection& connection, int lack) {
   const uint64_t time = now();
-  if (time - connection.started >= kMapPatience) return fail(connection, -FI_ENOMEM);
+  if (time - connection.started >= kMapPatience) return fail(connection, lack);
   x_connections.unwatch(connection);
   connection.deadline = time + util::kMillisecond;
 }

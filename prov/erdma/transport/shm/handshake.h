@@ -41,12 +41,13 @@ class Handshake {
   bool send_welcome(Connection& connection);
   uint64_t most_wait_for_room() const noexcept;
   void refuse(Connection& connection, const char* why);
+  void turn_away(Connection& connection, int error, const char* why);
   void refuse_silently(Connection& connection);
   void send_refusal(Connection& connection) noexcept;
   int check_name(Connection& connection, const util::SocketAddress& name, uint64_t nonce,
                  util::Fd& back);
   void accept_welcome(Connection& connection);
-  void await_room(Connection& connection);
+  void await_room(Connection& connection, int lack);
   void post_up(Mail mail) noexcept;
   uint64_t now() const noexcept { return x_connections.config.clock->now(); }
 

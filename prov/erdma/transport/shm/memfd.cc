@@ -50,6 +50,10 @@ int mapping_error() noexcept {
 
 }  // namespace
 
+bool is_lack(int error) noexcept {
+  return error == -FI_EMFILE || error == -ENFILE || error == -FI_ENOMEM || error == -ENOBUFS;
+}
+
 Memfd::Memfd(Memfd&& other) noexcept
     : x_fd(std::move(other.x_fd)),
       x_epoch(other.x_epoch),

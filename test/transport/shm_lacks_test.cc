@@ -1,0 +1,94 @@
+#include "transport/shm_lacks.h"
+
+#include <sys/resource.h>
+
+#include <vector>
+
+#include "libcheck.h"
+
+/// Tests that a process which lacks descriptors or memory for a moment loses nothing.
+namespace erdma::test {
+namespace {
+
+using transport::Access;
+using transport::RemoteKey;
+using transport::SendHint;
+
+/// The side that accepts a peer has no descriptor left when it reads the greeting.
+TEST(a_peer_that_finds_no_descriptor_left_connects_a_moment_later) {
+  transport::shm::Options options;
+  options.background = false;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b, options));
+  const auto step = [](Side& side) {
+    return static_cast<transport::shm::ShmTransport&>(*side.transport).step();
+  };
+  const auto run = [&](Side& side) {
+    for (int idle = 0; idle < 4; ++idle)
+      while (step(side)) idle = 0;
+  };
+  transport::Link& link = pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  run(pair.a);              // connects
+  ck_assert(step(pair.b));  // accepts
+  {
+    const NoDescriptors none;
+    ck_assert(step(pair.b));  // reads the greeting
+  }
+  ck_assert(told("too many open files"));
+  int rc = -FI_EAGAIN;
+  ck_assert(pair.poll_until([&] {
+    run(pair.a), run(pair.b);
+    rc = link.send(numbered(1), nullptr, 0, 0, SendHint::none);
+    return rc != -FI_EAGAIN || !pair.a.sink->downs.empty();
+  }));
+  ck_assert_int_eq(rc, 0);
+  ck_assert(pair.a.sink->downs.empty());
+  ck_assert(pair.poll_until([&] { return run(pair.b), !pair.b.sink->packets.empty(); }));
+}
+
+/// The receiver of a large message needs a descriptor for a moment. 0: it gets one in time; 1: it
+/// does not; 2: nobody tries for an hour, and then there is none again.
+TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 3) {
+  LeapClock clock;
+  Pair pair;
+  ck_assert(open_side_at(pair.b, clock) && open_side(pair.a));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  const auto source = pattern(100'000, 7);
+  std::vector<std::byte> target(source.size());
+  const iovec from{const_cast<std::byte*>(source.data()), source.size()};
+  const iovec to{target.data(), target.size()};
+  RemoteKey key;
+  ck_assert(pair.poll_until(
+      [&] { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == 0; }));
+  const transport::RemoteRange all{key, 0, source.size()};
+  const auto get = [&] {
+    clock.time += 1'000'000;  // what is tried again after a pause must come due
+    return pair.b_to_a().get(all, &to, 1, 7);
+  };
+  {
+    const NoDescriptors none;
+    for (int i = 0; i < 3; ++i) {
+      ck_assert_int_eq(get(), -FI_EAGAIN);
+      ck_assert(!pair.b.transport->arm());  // nothing would wake this side to try again
+      pair.b.poll();
+    }
+    if (_i == 1) {
+      int rc = -FI_EAGAIN;
+      for (int i = 0; i < 6'000 && rc == -FI_EAGAIN; ++i) rc = get();
+      ck_assert_int_eq(rc, -FI_EMFILE);
+    } else if (_i == 2) {
+      clock.time += 3600'000'000'000;
+      ck_assert_int_eq(get(), -FI_EAGAIN);
+    }
+  }
+  ck_assert_int_eq(get(), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
+  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
+  ck_assert(target == source);
+  pair.a_to_b().revoke(key);
+}
+
+}  // namespace
+}  // namespace erdma::test
