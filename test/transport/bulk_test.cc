@@ -267,6 +267,19 @@ TEST(transfer_fails_when_slots_cannot_be_backed) {
   ck_assert(later.arrived());
 }
 
+TEST(transfer_waits_for_the_memory_of_the_slots) {
+  Channel channel(Ways::bounce);
+  channel.memory.status = -FI_EAGAIN;
+  Message message(channel, kMiB);
+  for (int i = 0; i < 3; ++i) channel.in.poll(channel.sink), channel.out.poll();
+  ck_assert(channel.sink.done.empty());
+  ck_assert(channel.in.ready());  // nothing would wake this side for it
+  channel.memory.status = 0;
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+}
+
 // ---- revocation, abort, nonsense ---------------------------------------------------------------
 
 TEST(revocation_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays))) {

@@ -1,9 +1,12 @@
 #include "transport/shm_lacks.h"
 
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <vector>
 
+#include "fake/refused_call.h"
 #include "libcheck.h"
 
 /// Tests that a process which lacks descriptors or memory for a moment loses nothing.
@@ -87,6 +90,36 @@ TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 3) {
   ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
   ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
   ck_assert(target == source);
+  pair.a_to_b().revoke(key);
+}
+
+/// Without CMA a large message moves through slots, which get their memory with the first of them.
+TEST(a_read_waits_for_the_memory_of_its_slots_but_not_for_ever) {
+  constexpr unsigned kPopulateWrite = 23;
+  LeapClock clock;
+  transport::shm::Options options;
+  options.cma = false;
+  Pair pair;
+  ck_assert(open_side_at(pair.b, clock, options) && open_side(pair.a, options));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  std::vector<std::byte> source(100'000), target(source.size());
+  const iovec from{source.data(), source.size()}, to{target.data(), target.size()};
+  RemoteKey key;
+  ck_assert(pair.poll_until(
+      [&] { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == 0; }));
+  ck_assert_int_eq(pair.b_to_a().get({key, 0, source.size()}, &to, 1, 7), 0);
+  fake::refuse_call(SYS_fallocate, ENOMEM);
+  fake::refuse_call(SYS_madvise, ENOMEM, 2, kPopulateWrite);
+  ck_assert(pair.poll_until([] { return told("no memory for"); }));
+  for (int i = 0; i < 100; ++i) pair.poll();
+  ck_assert(pair.b.sink->dones.empty());
+  ck_assert(!pair.b.transport->arm());  // nothing would wake this side to try again
+  ck_assert(pair.poll_until([&] {
+    clock.time += 1'000'000;
+    return !pair.b.sink->dones.empty();
+  }));
+  ck_assert_int_eq(pair.b.sink->dones[0].status, -FI_ENOMEM);
   pair.a_to_b().revoke(key);
 }
 

@@ -25,7 +25,7 @@ inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceS
 /// What a bulk channel asks of the InBulk that owns its memory.
 class BulkMemory {
  public:
-  /// Calls posix_fallocate on the slots; 0 or negative errno.
+  /// Gives the slots physical memory. 0, -FI_EAGAIN (there is none now) or another negative errno.
   virtual int back_bounce() noexcept = 0;
   /// True if transfers may use the slots because copying may be faster than CMA. False once too
   /// many channels have backed slots: then only transfers that have no other way use them.

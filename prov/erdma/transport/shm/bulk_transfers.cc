@@ -193,16 +193,20 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   return 0;
 }
 
-/// False: the transfer must wait for the slots, or until the sender announces whether it may write.
+/// False: the transfer must wait for the slots, for their memory, or until the sender announces
+/// whether it may write.
 bool BulkTransfers::begin(Transfer& transfer) noexcept {
   const Outlook now = look(transfer);
   Mode mode = now.mode;
   if (mode == Mode::none || (x_bouncing && now.may_use_slots())) return false;
-  const Range whole = transfer.left[--transfer.lefts];
+  const Range whole = transfer.left[transfer.lefts - 1];
   transfer.range = {whole.begin, std::min(whole.end, whole.begin + kMaxRange)};
+  const int status = choose_path(transfer, now, mode);
+  if (status == -FI_EAGAIN) return false;
+  --transfer.lefts;
   transfer.leave(transfer.range.end, whole.end);
-  transfer.status = choose_path(transfer, now, mode);
-  if (transfer.status != 0) return true;
+  transfer.status = status;
+  if (status != 0) return true;
   transfer.present = now.write_state != WriteState::unknown;
   transfer.asks = asks_sender(x_choice, transfer, mode, x_core.shared());
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));

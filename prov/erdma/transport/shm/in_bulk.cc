@@ -128,8 +128,10 @@ void InBulk::on_done(uint64_t token, int status) noexcept {
 }
 
 int InBulk::back_bounce() noexcept {
+  if (x_context.clock.now() < x_context.next_pass) return x_context.try_later();
   const int rc = x_segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
-  if (rc) return rc;
+  if (rc) return await_room(x_context, rc);
+  x_context.lacks_since = 0;
   x_has_bounce = true;
   ++x_context.bounces;
   return 0;
