@@ -93,6 +93,32 @@ TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 3) {
   pair.a_to_b().revoke(key);
 }
 
+/// Waiting does not help against this limit.
+TEST(what_a_limit_of_file_sizes_forbids_is_not_waited_for) {
+  rlimit low{};
+  ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &low), 0);
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  std::vector<std::byte> source(100'000), target(source.size());
+  const iovec from{source.data(), source.size()}, to{target.data(), target.size()};
+  RemoteKey key;
+  ck_assert(pair.poll_until(
+      [&] { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == 0; }));
+  low.rlim_cur = 4096;
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
+  ck_assert_int_eq(pair.b_to_a().get({key, 0, source.size()}, &to, 1, 7), -FI_ENOMEM);
+  pair.a_to_b().revoke(key);
+  Side crowded;  // has no ring yet
+  ck_assert(open_side(crowded));
+  transport::Link& link = **pair.a.transport->link_to(crowded.name);
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
+  ck_assert(!told("has to connect again"));
+}
+
 /// Without CMA a large message moves through slots, which get their memory with the first of them.
 TEST(a_read_waits_for_the_memory_of_its_slots_but_not_for_ever) {
   constexpr unsigned kPopulateWrite = 23;

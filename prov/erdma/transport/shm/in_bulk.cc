@@ -38,6 +38,7 @@ int await_room(LinkContext& context, int error) noexcept {
 util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChannel& channel) try {
   if (context.clock.now() < context.next_pass) return context.try_later();
   auto segment = Memfd::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
+  if (segment.error() == -EFBIG) return -FI_ENOMEM;
   if (!segment) return await_room(context, segment.error());
   context.lacks_since = 0;
   auto bulk = std::make_unique<InBulk>(context, channel, std::move(*segment));

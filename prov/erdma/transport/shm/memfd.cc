@@ -105,7 +105,7 @@ util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed)
     ERDMA_NOTICE(local_path, EP_CTRL, "cannot have %zu bytes of shared memory (%s): %s%s", bytes,
                  name, util::ErrorText(-rc).c_str(),
                  rc == -EFBIG ? "; raise RLIMIT_FSIZE (ulimit -f)" : "");
-    return -FI_ENOMEM;
+    return rc == -EFBIG ? rc : -FI_ENOMEM;
   }
   if (segment.back(0, backed)) return -FI_ENOMEM;
   if (fcntl(segment.fd(), F_ADD_SEALS, kSeals)) return -errno;

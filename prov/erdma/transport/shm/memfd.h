@@ -21,7 +21,8 @@ class Memfd {
   Memfd& operator=(Memfd&& other) noexcept;
   ~Memfd();
 
-  /// Zeroed memory whose first `backed` bytes are guaranteed. -FI_ENOMEM, -FI_EMFILE, ...
+  /// Zeroed memory whose first `backed` bytes are guaranteed. -FI_ENOMEM, -FI_EMFILE, ...; -EFBIG:
+  /// never, as RLIMIT_FSIZE forbids it.
   static util::Result<Memfd> create(const char* name, size_t bytes, size_t backed);
   /// Maps what a peer sent. -FI_EINVAL: it is no sealed memfd of exactly this size. After another
   /// error, such as -FI_ENOMEM, which is logged, `fd` is left as it was.
