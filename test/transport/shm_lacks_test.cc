@@ -93,6 +93,50 @@ TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 3) {
   pair.a_to_b().revoke(key);
 }
 
+/// The sender of a large message needs a descriptor for a moment, to map the memory for it. 0: it
+/// gets one in time; 1: it does not.
+TEST(the_sender_of_a_large_message_waits_for_a_descriptor_but_not_for_ever, 2) {
+  transport::shm::Options options;
+  options.background = options.cma = false;
+  LeapClock clock;
+  Pair pair;
+  ck_assert(open_side_at(pair.a, clock, options) && open_side_at(pair.b, clock, options));
+  const auto step = [&] {
+    clock.time += 1'000'000;
+    for (Side* side : {&pair.a, &pair.b})
+      (void)static_cast<transport::shm::ShmTransport&>(*side->transport).step();
+    pair.poll();
+  };
+  const auto send = [&](transport::Link& link) {
+    while (link.send(numbered(1), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN) step();
+  };
+  send(pair.a_to_b()), send(pair.b_to_a());
+  const auto source = pattern(100'000, 7);
+  std::vector<std::byte> target(source.size());
+  const iovec from{const_cast<std::byte*>(source.data()), source.size()};
+  const iovec to{target.data(), target.size()};
+  RemoteKey key;
+  while (pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == -FI_EAGAIN)
+    step();
+  ck_assert_int_eq(pair.b_to_a().get({key, 0, source.size()}, &to, 1, 7), 0);
+  {
+    const NoDescriptors none;
+    for (int i = 0; i < 100; ++i) step();
+    ck_assert(pair.a.sink->downs.empty() && pair.b.sink->dones.empty());
+    for (int i = 0; _i == 1 && pair.a.sink->downs.empty() && i < 10'000; ++i) step();
+  }
+  if (_i == 1) {
+    ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_EMFILE);
+    ck_assert(told("cannot take what"));
+    (void)pair.a_to_b().revoke(key);
+    return;
+  }
+  for (int i = 0; pair.b.sink->dones.empty() && i < 10'000; ++i) step();
+  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
+  ck_assert(target == source);
+  pair.a_to_b().revoke(key);
+}
+
 /// Waiting does not help against this limit.
 TEST(what_a_limit_of_file_sizes_forbids_is_not_waited_for) {
   rlimit low{};

@@ -80,6 +80,9 @@ struct Connection : std::enable_shared_from_this<Connection> {
   /// Inbound and up, but the kernel did not pass the ring. The next try is at `deadline`; the
   /// negotiation about CMA waits for it.
   bool welcome_due = false;
+  /// Outbound and up: since when this process has no descriptor for the message that comes next. It
+  /// looks again at `deadline`; 0 = it has one.
+  uint64_t lacks_since = 0;
   bool name_proven = false;  ///< inbound: the greeting process listens under the name it gave
   /// The peer asked for admission here, but the application has not addressed it yet.
   bool admission_due = false;

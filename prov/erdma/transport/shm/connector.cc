@@ -131,8 +131,10 @@ void Connector::on_time() {
       x_control.lose(*connection, -FI_ESHUTDOWN);
     else if (connection->state > ConnectionState::hung_up)
       x_quarantine.watch(*connection);
-    else
+    else if (!connection->lacks_since)
       x_handshake.on_deadline(*connection);
+    else if (!guarded("connecting", [&] { x_control.resume(*connection); }))
+      x_handshake.give_up(*connection);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "transport/shm/control_reader.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -14,6 +15,9 @@ namespace {
 
 /// A process closes its sockets shortly before its pidfd reports its exit.
 constexpr uint64_t kExitGrace = 100'000'000;
+
+/// How long this process may lack a descriptor for the memory of large messages.
+constexpr uint64_t kPatience = 5'000 * util::kMillisecond;
 
 /// Honest peers wait for the answer to each of their few requests.
 constexpr uint32_t kMaxUnread = 64;
@@ -40,6 +44,7 @@ void each_of(const PeerProcess& process, Step&& step) {
 
 void ControlReader::read(Connection& connection, unsigned most) {
   for (; most > 0 && connection.state == ConnectionState::up; --most) {
+    if (must_wait(connection)) return;
     Control control{};
     Received received = receive(connection.socket.get(), &control, sizeof(control));
     if (received.bytes == -EAGAIN) return;
@@ -69,6 +74,29 @@ void ControlReader::read(Connection& connection, unsigned most) {
       return lose(connection, -FI_ECONNRESET);
     }
   }
+}
+
+/// A message whose descriptor finds no place is lost, and without the memory of large messages the
+/// link is, too. So that message stays in the socket while there is no place.
+bool ControlReader::must_wait(Connection& connection) noexcept {
+  Control next{};
+  const int socket = connection.socket.get();
+  const bool there = ::recv(socket, &next, sizeof(next), MSG_PEEK | MSG_DONTWAIT) == sizeof(next);
+  if (!there || next.type != ControlType::bulk_memory) return false;
+  const bool room = bool(util::Fd(::fcntl(socket, F_DUPFD_CLOEXEC, 0)));
+  const uint64_t now = x_connections.config.clock->now();
+  if (room || !connection.lacks_since) connection.lacks_since = room ? 0 : now;
+  if (room || now - connection.lacks_since >= kPatience) return false;
+  x_connections.unwatch(connection);
+  connection.deadline = now + util::kMillisecond;
+  return true;
+}
+
+void ControlReader::resume(Connection& connection) {
+  if (x_connections.watch(connection))
+    connection.deadline = x_connections.config.clock->now() + util::kMillisecond;
+  else
+    on_readable(connection);
 }
 
 /// The peer may pass the file again; what it names is copied meanwhile.

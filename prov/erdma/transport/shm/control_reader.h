@@ -17,6 +17,8 @@ class ControlReader {
   /// The socket is readable. Takes so many messages that other connections have their turn soon.
   /// The caller holds a reference to the connection, here and below.
   void on_readable(Connection& connection) { read(connection, kAtOnce); }
+  /// Looks again for the descriptor that lacked at the deadline.
+  void resume(Connection& connection);
   /// Reads what the peer sent on its other channel before its new greeting: it may have closed that
   /// channel.
   void read_controls(uint64_t nonce);
@@ -30,6 +32,7 @@ class ControlReader {
   static constexpr unsigned kAll = 2048;
 
   void read(Connection& connection, unsigned most);
+  bool must_wait(Connection& connection) noexcept;
   bool handle(Connection& connection, const Control& control, util::Fd fd);
   bool handle_mail(Connection& connection, const Control& control, util::Fd fd);
   void report_lost_file(const Connection& connection) noexcept;
