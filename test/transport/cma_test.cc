@@ -140,6 +140,20 @@ TEST(probe_makes_no_call_where_the_answer_is_known, std::size(kScopeCases)) {
   ck_assert_int_eq(peer.read.reason != nullptr, c.calls == 0);
 }
 
+/// The list of groups precedes these lines. Each of them may lie anywhere.
+TEST(status_of_a_process_with_many_groups_is_read_to_the_end) {
+  FakeProc proc;
+  for (size_t groups = 3900; groups < 8400; groups += groups < 4200 ? 1 : 97) {
+    proc.write("self/status", "Name:\tx\nGroups:\t" + std::string(groups, '7') +
+                                  "\nCapEff:\t0000000000080000\nNoNewPrivs:\t0\nSeccomp:\t2\n");
+    ck_assert(proc.fs().can_ptrace_any());
+    ck_assert_int_eq(proc.fs().seccomp(), 2);
+  }
+  proc.write("self/status", std::string(5000, '7'));
+  ck_assert(!proc.fs().can_ptrace_any());
+  ck_assert_int_eq(proc.fs().seccomp(), -1);
+}
+
 TEST(probe_switched_off_makes_no_call_and_no_line) {
   fake::CmaCalls calls;
   Counters counters;

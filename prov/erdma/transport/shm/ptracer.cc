@@ -20,23 +20,32 @@ constexpr uint64_t kInitialPidNamespace = 0xEFFFFFFC;  // the kernel's PROC_PID_
 constexpr int kLongestChain = 4096;                    // bounds the loop while /proc changes
 constexpr unsigned kCapSysPtrace = 19;
 
-/// Reads the start of root/name as a C string. False if it cannot be read.
-bool read_text(const char* root, const char* name, char* text, size_t size) noexcept {
+/// Reads root/name, from `offset` on, as a C string. False if it cannot be read.
+bool read_text(const char* root, const char* name, char* text, size_t size,
+               size_t offset = 0) noexcept {
   char path[512];
   if (std::snprintf(path, sizeof path, "%s/%s", root, name) >= int(sizeof path)) return false;
   const util::Fd file(::open(path, O_RDONLY | O_CLOEXEC));
   if (!file) return false;
-  const ssize_t length = ::read(file.get(), text, size - 1);
+  const ssize_t length = ::pread(file.get(), text, size - 1, off_t(offset));
   if (length < 0) return false;
   text[length] = '\0';
   return true;
 }
 
-/// The text behind "field:" of root/self/status, read into `text`; null if absent.
+/// The text behind "field:" of root/self/status, read into `text`; null if absent. The file has any
+/// length, as it lists the groups of the process. So it is read in parts that overlap.
 const char* status_field(const char* root, const char* field, char* text, size_t size) noexcept {
-  if (!read_text(root, "self/status", text, size)) return nullptr;
-  const char* found = std::strstr(text, field);
-  return found ? found + std::strlen(field) : nullptr;
+  constexpr size_t kLongest = 64;  // field and value
+  for (size_t at = 0; read_text(root, "self/status", text, size, at); at += size - 1 - kLongest) {
+    const char* const found = std::strstr(text, field);
+    const size_t length = std::strlen(text);
+    const bool last = length < size - 1;
+    if (found && (last || size_t(found - text) + kLongest <= length))
+      return found + std::strlen(field);
+    if (last) break;
+  }
+  return nullptr;
 }
 
 }  // namespace
