@@ -45,6 +45,10 @@ ShmTransport::~ShmTransport() {
   shutdown();
 }
 
+void* ShmTransport::operator new(size_t bytes) {
+  return ::operator new(bytes);
+}
+
 void ShmTransport::operator delete(ShmTransport* transport, std::destroying_delete_t) noexcept {
   if (transport->x_epoch != util::process_epoch()) return transport->abandon();
   transport->~ShmTransport();

@@ -33,6 +33,8 @@ class ShmTransport final : public Transport {
                                                           const util::Clock* clock = nullptr);
   ShmTransport(const Options& options, CmaCalls* calls, const util::Clock* clock) noexcept;
   ~ShmTransport() override;
+  /// Not inline, or g++ 12 warns that the operator below does not match it.
+  [[gnu::noinline]] static void* operator new(size_t bytes);
   /// In a forked child everything but the descriptors is left alone: the thread does not exist
   /// there, the shared memory is not mapped, and a lock may be held for ever.
   static void operator delete(ShmTransport* transport, std::destroying_delete_t) noexcept;
