@@ -148,7 +148,8 @@ def check_statistics():
     page, source = "docs/statistics.md", "prov/erdma/fabric/stat_blocks.cc"
     if not exists(page) or not exists(source):
         return
-    fields = re.findall(r"^ +OF_(PROCESS|ENDPOINT|PEER)\((\w+),", read(source), flags=re.M)
+    fields = re.findall(r"^ +OF_(PROCESS|ENDPOINT|PEER|WAITS)\((\w+),", read(source), flags=re.M)
+    fields = [("PEER" if of == "WAITS" else of, name) for of, name in fields]  # a part of a peer's block
     counters = set(re.findall(r'COUNTER\(Block, kind, "(\w+)"', read(source)))
     known = {kind: {name for of, name in fields if of == kind.upper()} for kind in ["process", "endpoint", "peer"]}
     words = lambda text: set(re.findall(r"`(\w+)`", without_parentheses(text)))

@@ -56,6 +56,7 @@ class Reader {
     read_fields();
     for (const BlockKind& kind : x_snapshot.kinds) x_shapes.push_back(shape_of(kind));
     if (!read_all_blocks()) return {std::nullopt, kSaysTooMuch, x_cost};
+    drop_parts();
     return {std::move(x_snapshot), {}, x_cost};
   }
 
@@ -63,6 +64,9 @@ class Reader {
   struct Row {
     uint64_t offset;
     uint32_t block_bytes, used;
+    uint32_t part_of;  ///< as in layout::Kind
+    std::vector<uint32_t>
+        rows;  ///< of each field of the kind: where it is, this row or that of a part
   };
 
   /// What the blocks of a kind have in common.
@@ -123,18 +127,20 @@ class Reader {
       const bool sound = kind.offset % 8 == 0 && kind.block_bytes % 8 == 0 &&
                          kind.block_bytes >= sizeof(layout::BlockHead) &&
                          kind.used <= kind.capacity &&
-                         within(kind.offset, kind.capacity, kind.block_bytes);
+                         within(kind.offset, kind.capacity, kind.block_bytes) &&
+                         kind.part_of <= i && (!kind.part_of || !x_rows[kind.part_of - 1].part_of);
       if (!sound) return "a table of blocks is not sound";
       std::string name = text_of(kind.name, sizeof(kind.name));
       if (!is_name(name)) name.clear();  // a name that cannot be looked up
       x_snapshot.kinds.push_back({std::move(name), {}, {}});
-      x_rows.push_back({kind.offset, kind.block_bytes, kind.used});
+      x_rows.push_back({kind.offset, kind.block_bytes, kind.used, kind.part_of, {}});
     }
     std::atomic_thread_fence(std::memory_order_acquire);
     return nullptr;
   }
 
-  /// Leaves out fields of unknown type or outside of their block.
+  /// Leaves out fields of unknown type or outside of their block. Those of a part become fields of
+  /// the kind to which the part belongs.
   void read_fields() {
     for (uint32_t i = 0; i < x_header.fields; ++i) {
       layout::Field field;
@@ -153,11 +159,19 @@ class Reader {
                      layout::Meaning(field.meaning),
                      field.offset,
                      field.bytes};
-      auto& fields = x_snapshot.kinds[field.kind].fields;
+      const size_t owner = x_rows[field.kind].part_of ? x_rows[field.kind].part_of - 1 : field.kind;
+      auto& fields = x_snapshot.kinds[owner].fields;
       const auto is_it = [&](const FieldInfo& other) { return other.name == info.name; };
-      if (is_name(info.name) && std::ranges::none_of(fields, is_it))
-        fields.push_back(std::move(info));
+      if (!is_name(info.name) || std::ranges::any_of(fields, is_it)) continue;
+      fields.push_back(std::move(info));
+      x_rows[owner].rows.push_back(field.kind);
     }
+  }
+
+  /// Their fields are among those of other kinds.
+  void drop_parts() {
+    for (size_t i = x_rows.size(); i-- > 0;)
+      if (x_rows[i].part_of) x_snapshot.kinds.erase(x_snapshot.kinds.begin() + ptrdiff_t(i));
   }
 
   /// The sequence of the process block, which is odd while the process takes over the counters of
@@ -179,6 +193,7 @@ class Reader {
       for (size_t i = 0; i < x_rows.size(); ++i) {
         x_snapshot.kinds[i].blocks.clear();
         x_snapshot.kinds[i].unsettled = 0;
+        if (x_rows[i].part_of) continue;
         if (!read_blocks(x_snapshot.kinds[i], x_rows[i], x_shapes[i])) return false;
       }
       x_snapshot.sequence = before;
@@ -194,7 +209,7 @@ class Reader {
       const std::byte* const from = x_page.data() + row.offset + size_t(i) * row.block_bytes;
       x_cost += kCostOfBlock;
       Block block{i, {}, {}};
-      switch (read_block(kind, shape, from, block)) {
+      switch (read_block(kind, row, shape, from, block)) {
         case State::free:
           break;
         case State::unsettled:
@@ -211,7 +226,8 @@ class Reader {
   enum class State { free, unsettled, whole };
 
   /// Retries while the process changes the block, but not for long, as the process may be stopped.
-  State read_block(const BlockKind& kind, const Shape& shape, const std::byte* from, Block& block) {
+  State read_block(const BlockKind& kind, const Row& row, const Shape& shape, const std::byte* from,
+                   Block& block) {
     for (int attempt = 0; attempt < kAttempts && x_cost <= x_most_cost; ++attempt) {
       const auto sequence = word_at<uint32_t>(from);
       const uint32_t before = layout::begin_reading(sequence);
@@ -220,22 +236,37 @@ class Reader {
         return State::free;
       block.numbers = shape.numbers;
       block.texts = shape.texts;
-      copy(kind, shape, from, block);
+      copy(kind, row, shape, block);
       if (layout::unchanged(sequence, before)) return State::whole;
     }
     return State::unsettled;
   }
 
-  void copy(const BlockKind& kind, const Shape& shape, const std::byte* from, Block& block) {
+  /// Where a field of the block is. Null: in a part that is not in use.
+  const std::byte* place_of(const Row& row, size_t field, uint32_t index) const {
+    const Row& held = x_rows[row.rows[field]];
+    if (held.part_of && index >= held.used) return nullptr;
+    const std::byte* const block = x_page.data() + held.offset + size_t(index) * held.block_bytes;
+    if (held.part_of &&
+        !load<uint32_t>(block + offsetof(layout::BlockHead, in_use), std::memory_order_acquire))
+      return nullptr;
+    return block;
+  }
+
+  void copy(const BlockKind& kind, const Row& row, const Shape& shape, Block& block) {
     for (size_t i = 0; i < kind.fields.size(); ++i) {
       const FieldInfo& field = kind.fields[i];
+      const std::byte* const from = place_of(row, i, block.index);
       const size_t at = shape.positions[i];
       const bool is_number = field.type == layout::Type::number;
       if ((x_cost += is_number ? sizeof(uint64_t) : sizeof(std::string)) > x_most_cost) return;
       if (is_number) {
-        block.numbers.values()[at] = load<uint64_t>(from + field.offset, std::memory_order_relaxed);
+        if (from)
+          block.numbers.values()[at] =
+              load<uint64_t>(from + field.offset, std::memory_order_relaxed);
         continue;
       }
+      if (!from) continue;
       std::string text = text_of(reinterpret_cast<const char*>(from) + field.offset,
                                  std::min<size_t>(field.bytes, kLongestText));
       x_cost += text.size();

@@ -30,6 +30,8 @@
 using namespace erdma::test;
 using erdma::fabric::EndpointBlock;
 using erdma::fabric::PeerBlock;
+using erdma::fabric::PeerNicBlock;
+using erdma::fabric::PeerWaitsBlock;
 using erdma::fabric::ProcessBlock;
 using erdma::util::StatPage;
 using fi_erdma::AskedLook;
@@ -63,6 +65,13 @@ void show(StatPage& page, uint16_t kind, const Fill& fill) {
   StatPage::end_change(reinterpret_cast<std::byte*>(block));
 }
 
+template <typename Part>
+Part& part_of(StatPage& page, const PeerBlock& peer, uint16_t kind) {
+  std::byte* const part = page.part(reinterpret_cast<const std::byte*>(&peer), kind);
+  ck_assert_ptr_nonnull(part);
+  return *reinterpret_cast<Part*>(part);
+}
+
 void show_blocks(StatPage& page) {
   using erdma::util::put_text;
   show<ProcessBlock>(page, erdma::fabric::kProcessKind, [](ProcessBlock& process) {
@@ -79,14 +88,16 @@ void show_blocks(StatPage& page) {
       put_text(endpoint.settings, "FI_ERDMA_SHM_EAGER_SIZE=64 FI_ERDMA_NIC_EAGER_SIZE=x");
     });
   for (int i = 0; i < 4; ++i)
-    show<PeerBlock>(page, erdma::fabric::kPeerKind, [i](PeerBlock& peer) {
+    show<PeerBlock>(page, erdma::fabric::kPeerKind, [&](PeerBlock& peer) {
+      auto& nic = part_of<PeerNicBlock>(page, peer, erdma::fabric::kPeerNicKind);
+      auto& waits = part_of<PeerWaitsBlock>(page, peer, erdma::fabric::kPeerWaitsKind);
       peer.endpoint = uint64_t(i % 2);
-      peer.sends = peer.receives = peer.matched = peer.send_id = 1;
-      peer.send_waited = 5'000'000'000;
-      peer.shm.cma_refusals = peer.nic.bounce_bytes = 1000;
+      waits.sends = waits.receives = waits.matched = waits.send_id = 1;
+      waits.send_waited = 5'000'000'000;
+      peer.shm.cma_refusals = nic.nic.bounce_bytes = 1000;
       put_text(peer.address, std::to_string((i + 1) % 3));
       put_text(peer.path, i < 2 ? "shm" : "nic");
-      put_text(peer.sends_for, "match");
+      put_text(waits.sends_for, "match");
     });
 }
 

@@ -1,6 +1,8 @@
 #include "fi_erdma/snapshot.h"
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "fi_erdma/pages.h"
 #include "libcheck.h"
@@ -74,6 +76,56 @@ TEST(a_block_that_was_given_back_is_not_shown_and_is_used_again) {
   const Snapshot snapshot = read(page->bytes());
   ck_assert(endpoints(snapshot).blocks[0].text("address") == "c");
   ck_assert_uint_eq(*endpoints(snapshot).blocks[0].number("ring_tx_bytes"), 0);
+}
+
+/// A page whose endpoints have parts with one more number and one more text.
+std::unique_ptr<StatPage> make_page_with_parts() {
+  using namespace erdma::stat_layout;
+  std::vector<erdma::util::StatKind> kinds(std::begin(kShownKinds), std::end(kShownKinds));
+  std::vector<erdma::util::StatField> fields(std::begin(kShownFields), std::end(kShownFields));
+  kinds.push_back({"endpoint_more", 64, 100, 1});
+  fields.push_back({"more", 2, Type::number, Meaning::gauge, "", 8, 8});
+  fields.push_back({"word", 2, Type::text, Meaning::fact, "", 16, 16});
+  auto page = StatPage::create(kinds, fields);
+  ck_assert(bool(page));
+  return std::move(*page);
+}
+
+TEST(fields_of_a_part_are_those_of_the_block_to_which_it_belongs) {
+  const auto page = make_page_with_parts();
+  ShownEndpoint& without = show_endpoint(*page, "a");
+  ShownEndpoint& with = show_endpoint(*page, "b");
+  std::byte* const part = page->part(block_of(with), 2);
+  ck_assert_ptr_nonnull(part);
+  *reinterpret_cast<uint64_t*>(part + 8) = 5;
+  erdma::util::put_text({reinterpret_cast<char*>(part + 16), 16}, "up");
+  const Snapshot snapshot = read(page->bytes());
+  ck_assert_ptr_null(snapshot.kind("endpoint_more"));
+  ck_assert_uint_eq(endpoints(snapshot).fields.size(), 4);
+  const auto& blocks = endpoints(snapshot).blocks;
+  ck_assert_uint_eq(blocks.size(), 2);
+  ck_assert_uint_eq(*blocks[0].number("more"), 0);
+  ck_assert(blocks[0].text("word").empty());
+  ck_assert_uint_eq(*blocks[1].number("more"), 5);
+  ck_assert(blocks[1].text("word") == "up");
+  page->give_back(block_of(with));
+  show_endpoint(*page, "c");
+  ck_assert_uint_eq(*endpoints(read(page->bytes())).blocks[1].number("more"), 0);
+  page->give_back(block_of(without));
+  ck_assert_uint_eq(endpoints(read(page->bytes())).blocks.size(), 1);
+}
+
+TEST(a_part_of_itself_or_of_a_part_is_not_sound) {
+  const auto page = make_page_with_parts();
+  show_endpoint(*page, "a");
+  for (const uint32_t part_of : {3u, 4u, UINT32_MAX}) {
+    Copy copy(*page);
+    copy.kind(2).part_of = part_of;
+    check_refused(copy, "not sound");
+  }
+  Copy copy(*page);
+  copy.kind(1).part_of = 1;
+  check_refused(copy, "not sound");
 }
 
 TEST(a_block_that_is_being_changed_is_counted_and_left_out) {

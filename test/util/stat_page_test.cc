@@ -159,6 +159,47 @@ TEST(memory_comes_with_blocks_and_not_before_even_where_all_is_locked) {
   munlockall();
 }
 
+constexpr StatKind kWithParts[] = {{"whole", 64, 200}, {"part", 64, 200, 0}};
+
+TEST(a_part_belongs_to_a_block_until_the_block_is_taken_again) {
+  auto made = StatPage::create(kWithParts, kFields);
+  ck_assert(bool(made));
+  StatPage& page = **made;
+  ck_assert_uint_eq(kind(page, 1).part_of, 1);
+  std::byte *const first = page.take(0), *const second = page.take(0);
+  ck_assert_ptr_null(page.known_part(second, 1));
+  ck_assert_uint_eq(kind(page, 1).used, 0);
+  std::byte* const part = page.part(second, 1);
+  ck_assert_ptr_nonnull(part);
+  ck_assert_ptr_eq(page.part(second, 1), part);
+  ck_assert_ptr_eq(page.known_part(second, 1), part);
+  ck_assert_ptr_null(page.known_part(first, 1));
+  ck_assert_uint_eq(kind(page, 1).used, 2);
+  ck_assert_uint_eq(page.index_of(part), 1);
+  const auto& head = *reinterpret_cast<const stat_layout::BlockHead*>(part);
+  ck_assert_uint_eq(head.in_use, 1);
+  part[8] = std::byte{7};
+  page.give_back(second);
+  ck_assert_ptr_eq(page.take(0), second);
+  ck_assert_uint_eq(head.in_use, 0);
+  ck_assert_ptr_null(page.known_part(second, 1));
+  ck_assert_ptr_eq(page.part(second, 1), part);
+  ck_assert_int_eq(int(part[8]), 0);
+}
+
+TEST(a_part_has_memory_though_those_before_it_have_none) {
+  auto made = StatPage::create(kWithParts, kFields);
+  ck_assert(bool(made));
+  StatPage& page = **made;
+  std::byte* last = nullptr;
+  while (std::byte* const block = page.take(0)) last = block;
+  const size_t before = resident_bytes(page.bytes());
+  std::byte* const part = page.part(last, 1);
+  ck_assert_ptr_nonnull(part);
+  std::memset(part + 8, 1, 56);
+  ck_assert_uint_le(resident_bytes(page.bytes()) - before, size_t(sysconf(_SC_PAGESIZE)));
+}
+
 // Without a check, the kernel would end the process by SIGXFSZ.
 TEST(where_no_file_may_be_so_large_there_is_no_page) {
   rlimit before{};

@@ -17,7 +17,7 @@ void age(uint64_t& waited, uint64_t shown_id, uint64_t id, uint64_t passed) noex
 }
 
 /// `passed`: nanoseconds since the last answer.
-void show(const protocol::PeerWaits& waits, uint64_t passed, PeerBlock& to) noexcept {
+void show(const protocol::PeerWaits& waits, uint64_t passed, PeerWaitsBlock& to) noexcept {
   const protocol::OpenOperations &sends = waits.sends, &receives = waits.receives,
                                  &unexpected = waits.unexpected, &matched = waits.matched;
   util::put_text(to.link, waits.link.state);
@@ -136,6 +136,11 @@ PeerBlock* EndpointStatistics::counting_block(const util::SocketAddress& peer,
   return nullptr;
 }
 
+/// The part of a peer's block for counters of NIC and GPU memory. Null: there is none.
+PeerNicBlock* EndpointStatistics::nic_part(const PeerBlock* block) noexcept {
+  return block ? x_page->part<PeerNicBlock>(*block, kPeerNicKind) : nullptr;
+}
+
 transport::ShmCounters& EndpointStatistics::shm_counters_of(
     const util::SocketAddress& peer) noexcept {
   PeerBlock* const block = counting_block(peer, "shm");
@@ -144,14 +149,14 @@ transport::ShmCounters& EndpointStatistics::shm_counters_of(
 
 transport::NicCounters& EndpointStatistics::nic_counters_of(
     const util::SocketAddress& peer) noexcept {
-  PeerBlock* const block = counting_block(peer, "nic");
-  return block ? block->nic : nic_counters();
+  PeerNicBlock* const part = nic_part(counting_block(peer, "nic"));
+  return part ? part->nic : nic_counters();
 }
 
 transport::GpuCounters& EndpointStatistics::gpu_counters_of(
     const util::SocketAddress& peer) noexcept {
-  PeerBlock* const block = counting_block(peer, "");
-  return block ? block->gpu : gpu_counters();
+  PeerNicBlock* const part = nic_part(counting_block(peer, ""));
+  return part ? part->gpu : gpu_counters();
 }
 
 transport::ShmCounters EndpointStatistics::all_shm_counters() const noexcept {
@@ -162,13 +167,17 @@ transport::ShmCounters EndpointStatistics::all_shm_counters() const noexcept {
 
 transport::NicCounters EndpointStatistics::all_nic_counters() const noexcept {
   transport::NicCounters all = x_block ? x_block->nic : x_own_nic;
-  for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->nic);
+  for (const auto& [address, peer] : x_peers)
+    if (const auto* part = x_page->known_part<PeerNicBlock>(*peer.block, kPeerNicKind))
+      transport::add(all, part->nic);
   return all;
 }
 
 transport::GpuCounters EndpointStatistics::all_gpu_counters() const noexcept {
   transport::GpuCounters all = x_block ? x_block->gpu : x_own_gpu;
-  for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->gpu);
+  for (const auto& [address, peer] : x_peers)
+    if (const auto* part = x_page->known_part<PeerNicBlock>(*peer.block, kPeerNicKind))
+      transport::add(all, part->gpu);
   return all;
 }
 
@@ -198,7 +207,8 @@ void EndpointStatistics::on_peer_waits(const protocol::PeerWaits& waits) noexcep
   block->endpoint = x_page->index_of(*x_block);
   if (!addressed) util::put_text(block->path, waits.link.path);
   util::put_text(block->address, waits.address.to_string().c_str());
-  show(waits, passed_since_answer(), *block);
+  if (auto* const part = x_page->part<PeerWaitsBlock>(*block, kPeerWaitsKind))
+    show(waits, passed_since_answer(), *part);
   ProcessPage::end_change(*block);
 } catch (const std::bad_alloc&) {
   // The peer is not shown.

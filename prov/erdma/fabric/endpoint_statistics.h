@@ -60,6 +60,7 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   uint64_t passed_since_answer() const noexcept;
   PeerBlock* peer_block(const util::SocketAddress& peer);
   PeerBlock* counting_block(const util::SocketAddress& peer, const char* path) noexcept;
+  PeerNicBlock* nic_part(const PeerBlock* block) noexcept;
   void forget(const util::SocketAddress& peer) noexcept;
 
   std::shared_ptr<ProcessPage> x_page;  ///< null: nothing is shown

@@ -182,6 +182,19 @@ std::byte* ProcessPage::take_bytes(StatKindIndex kind) noexcept {
   return x_page->take(kind);
 }
 
+std::byte* ProcessPage::part_bytes(const std::byte* block, StatKindIndex kind) noexcept {
+  if (!ours()) return nullptr;
+  const std::lock_guard guard(x_mutex);
+  return x_page->part(block, kind);
+}
+
+const std::byte* ProcessPage::known_part_bytes(const std::byte* block,
+                                               StatKindIndex kind) noexcept {
+  if (!ours()) return nullptr;
+  const std::lock_guard guard(x_mutex);
+  return x_page->known_part(block, kind);
+}
+
 void ProcessPage::leave_out() noexcept {
   if (!x_process || !ours()) return;
   const std::lock_guard guard(x_mutex);

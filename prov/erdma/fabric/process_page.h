@@ -33,6 +33,17 @@ class ProcessPage {
   void give_back(Block* block) noexcept {
     give_back_bytes(reinterpret_cast<std::byte*>(block));
   }
+  /// The part of a block that `kind` holds, which is made if necessary. Null: there is no memory.
+  template <typename Part, typename Block>
+  Part* part(const Block& block, StatKindIndex kind) noexcept {
+    return reinterpret_cast<Part*>(part_bytes(reinterpret_cast<const std::byte*>(&block), kind));
+  }
+  /// Null: the block does not have this part.
+  template <typename Part, typename Block>
+  const Part* known_part(const Block& block, StatKindIndex kind) noexcept {
+    return reinterpret_cast<const Part*>(
+        known_part_bytes(reinterpret_cast<const std::byte*>(&block), kind));
+  }
   template <typename Block>
   uint64_t index_of(const Block& block) noexcept {
     return x_page->index_of(reinterpret_cast<const std::byte*>(&block));
@@ -68,6 +79,8 @@ class ProcessPage {
   void introduce();
   std::byte* take_bytes(StatKindIndex kind) noexcept;
   void give_back_bytes(std::byte* block) noexcept;
+  std::byte* part_bytes(const std::byte* block, StatKindIndex kind) noexcept;
+  const std::byte* known_part_bytes(const std::byte* block, StatKindIndex kind) noexcept;
 
   std::mutex x_mutex;  ///< protects the blocks; a forked child never takes it
   std::unique_ptr<util::StatPage> x_page;

@@ -19,6 +19,8 @@ constexpr util::StatKind kKinds[] = {
     {"process", block_bytes<ProcessBlock>, 1},
     {"endpoint", block_bytes<EndpointBlock>, kMostEndpoints},
     {"peer", block_bytes<PeerBlock>, kMostPeers},
+    {"peer_nic", block_bytes<PeerNicBlock>, kMostPeers, kPeerKind},
+    {"peer_waits", block_bytes<PeerWaitsBlock>, kMostPeers, kPeerKind},
 };
 
 constexpr const char* unit_of(std::string_view counter) {
@@ -40,18 +42,19 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
         sizeof(uint64_t)                                                                \
   }
 // The counters of a block, which all blocks call shm, nic and gpu.
-#define COUNTERS(Block, kind)                                                     \
-  COUNTER(Block, kind, "shm_ring_bytes", shm.ring_bytes),                         \
-      COUNTER(Block, kind, "shm_cma_read_bytes", shm.cma_read_bytes),             \
-      COUNTER(Block, kind, "shm_cma_write_bytes", shm.cma_write_bytes),           \
-      COUNTER(Block, kind, "shm_copied_in_bytes", shm.bounce_in_bytes),           \
-      COUNTER(Block, kind, "shm_copied_out_bytes", shm.bounce_out_bytes),         \
-      COUNTER(Block, kind, "shm_cma_refusals", shm.cma_refusals),                 \
-      COUNTER(Block, kind, "shm_byte_ring_bytes", shm.byte_ring_bytes),           \
-      COUNTER(Block, kind, "shm_region_bytes", shm.region_bytes),                 \
-      COUNTER(Block, kind, "shm_connects", shm.connects),                         \
-      COUNTER(Block, kind, "shm_waits", shm.waits),                               \
-      COUNTER(Block, kind, "nic_packet_bytes", nic.sent_bytes),                   \
+#define SHM_COUNTERS(Block, kind)                                         \
+  COUNTER(Block, kind, "shm_ring_bytes", shm.ring_bytes),                 \
+      COUNTER(Block, kind, "shm_cma_read_bytes", shm.cma_read_bytes),     \
+      COUNTER(Block, kind, "shm_cma_write_bytes", shm.cma_write_bytes),   \
+      COUNTER(Block, kind, "shm_copied_in_bytes", shm.bounce_in_bytes),   \
+      COUNTER(Block, kind, "shm_copied_out_bytes", shm.bounce_out_bytes), \
+      COUNTER(Block, kind, "shm_cma_refusals", shm.cma_refusals),         \
+      COUNTER(Block, kind, "shm_byte_ring_bytes", shm.byte_ring_bytes),   \
+      COUNTER(Block, kind, "shm_region_bytes", shm.region_bytes),         \
+      COUNTER(Block, kind, "shm_connects", shm.connects),                 \
+      COUNTER(Block, kind, "shm_waits", shm.waits)
+#define NIC_COUNTERS(Block, kind)                                                 \
+  COUNTER(Block, kind, "nic_packet_bytes", nic.sent_bytes),                       \
       COUNTER(Block, kind, "nic_read_bytes", nic.read_bytes),                     \
       COUNTER(Block, kind, "nic_write_bytes", nic.write_bytes),                   \
       COUNTER(Block, kind, "nic_copied_bytes", nic.bounce_bytes),                 \
@@ -71,6 +74,7 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
 #define OF_ENDPOINT(member, unit, meaning) \
   FIELD(EndpointBlock, kEndpointKind, member, unit, meaning)
 #define OF_PEER(member, unit, meaning) FIELD(PeerBlock, kPeerKind, member, unit, meaning)
+#define OF_WAITS(member, unit, meaning) FIELD(PeerWaitsBlock, kPeerWaitsKind, member, unit, meaning)
 
 /// Fields of the page. A counter that the provider does not maintain has no field, since a reader
 /// would take it for 0.
@@ -112,41 +116,45 @@ constexpr util::StatField kFields[] = {
     OF_PEER(since, "ns", Meaning::fact),
     OF_PEER(path, "", Meaning::fact),
     OF_PEER(address, "", Meaning::fact),
-    OF_PEER(link, "", Meaning::fact),
-    OF_PEER(send_kind, "", Meaning::fact),
-    OF_PEER(sends_for, "", Meaning::fact),
-    OF_PEER(matched_for, "", Meaning::fact),
-    OF_PEER(room, "", Meaning::gauge),
-    OF_PEER(throttled, "", Meaning::gauge),
-    OF_PEER(sends, "", Meaning::gauge),
-    OF_PEER(send_id, "", Meaning::gauge),
-    OF_PEER(send_bytes, "bytes", Meaning::gauge),
-    OF_PEER(send_tag, "", Meaning::gauge),
-    OF_PEER(receives, "", Meaning::gauge),
-    OF_PEER(receive_id, "", Meaning::gauge),
-    OF_PEER(receive_bytes, "bytes", Meaning::gauge),
-    OF_PEER(receive_tag, "", Meaning::gauge),
-    OF_PEER(receive_ignore, "", Meaning::gauge),
-    OF_PEER(unexpected, "", Meaning::gauge),
-    OF_PEER(unexpected_id, "", Meaning::gauge),
-    OF_PEER(unexpected_bytes, "bytes", Meaning::gauge),
-    OF_PEER(unexpected_tag, "", Meaning::gauge),
-    OF_PEER(matched, "", Meaning::gauge),
-    OF_PEER(matched_id, "", Meaning::gauge),
-    OF_PEER(matched_bytes, "bytes", Meaning::gauge),
-    OF_PEER(matched_tag, "", Meaning::gauge),
-    OF_PEER(send_waited, "ns", Meaning::gauge),
-    OF_PEER(receive_waited, "ns", Meaning::gauge),
-    OF_PEER(unexpected_waited, "ns", Meaning::gauge),
-    OF_PEER(matched_waited, "ns", Meaning::gauge),
-    COUNTERS(ProcessBlock, kProcessKind),
-    COUNTERS(EndpointBlock, kEndpointKind),
-    COUNTERS(PeerBlock, kPeerKind),
+    OF_WAITS(link, "", Meaning::fact),
+    OF_WAITS(send_kind, "", Meaning::fact),
+    OF_WAITS(sends_for, "", Meaning::fact),
+    OF_WAITS(matched_for, "", Meaning::fact),
+    OF_WAITS(room, "", Meaning::gauge),
+    OF_WAITS(throttled, "", Meaning::gauge),
+    OF_WAITS(sends, "", Meaning::gauge),
+    OF_WAITS(send_id, "", Meaning::gauge),
+    OF_WAITS(send_bytes, "bytes", Meaning::gauge),
+    OF_WAITS(send_tag, "", Meaning::gauge),
+    OF_WAITS(receives, "", Meaning::gauge),
+    OF_WAITS(receive_id, "", Meaning::gauge),
+    OF_WAITS(receive_bytes, "bytes", Meaning::gauge),
+    OF_WAITS(receive_tag, "", Meaning::gauge),
+    OF_WAITS(receive_ignore, "", Meaning::gauge),
+    OF_WAITS(unexpected, "", Meaning::gauge),
+    OF_WAITS(unexpected_id, "", Meaning::gauge),
+    OF_WAITS(unexpected_bytes, "bytes", Meaning::gauge),
+    OF_WAITS(unexpected_tag, "", Meaning::gauge),
+    OF_WAITS(matched, "", Meaning::gauge),
+    OF_WAITS(matched_id, "", Meaning::gauge),
+    OF_WAITS(matched_bytes, "bytes", Meaning::gauge),
+    OF_WAITS(matched_tag, "", Meaning::gauge),
+    OF_WAITS(send_waited, "ns", Meaning::gauge),
+    OF_WAITS(receive_waited, "ns", Meaning::gauge),
+    OF_WAITS(unexpected_waited, "ns", Meaning::gauge),
+    OF_WAITS(matched_waited, "ns", Meaning::gauge),
+    SHM_COUNTERS(ProcessBlock, kProcessKind),
+    NIC_COUNTERS(ProcessBlock, kProcessKind),
+    SHM_COUNTERS(EndpointBlock, kEndpointKind),
+    NIC_COUNTERS(EndpointBlock, kEndpointKind),
+    SHM_COUNTERS(PeerBlock, kPeerKind),
+    NIC_COUNTERS(PeerNicBlock, kPeerNicKind),
 };
 // A new counter needs a field.
 static_assert(sizeof(transport::ShmCounters) == 10 * sizeof(uint64_t));
 static_assert(sizeof(transport::NicCounters) == 12 * sizeof(uint64_t));
 static_assert(sizeof(transport::GpuCounters) == 4 * sizeof(uint64_t));
+static_assert(block_bytes<PeerBlock> == 192);
 
 }  // namespace
 

@@ -39,7 +39,7 @@ struct EndpointBlock {
   uint64_t answers;   ///< how often the endpoint showed what waits
   uint64_t answered;  ///< nanoseconds since 1970
   uint64_t any_receives, any_receive_id, any_receive_bytes, any_receive_tag, any_receive_ignore;
-  uint64_t any_receive_waited;  ///< see PeerBlock::send_waited
+  uint64_t any_receive_waited;  ///< see PeerWaitsBlock::send_waited
   uint64_t enabled;             ///< 0: the facts below are not known yet
   uint64_t speed;               ///< bit/s
   char address[80];
@@ -53,13 +53,27 @@ struct EndpointBlock {
   transport::GpuCounters gpu;
 };
 
+/// What every peer has. A job has many peers that are silent most of the time, so the rest is in
+/// parts, which get memory only when they are needed.
 struct PeerBlock {
   stat_layout::BlockHead head;
   uint64_t endpoint;  ///< index of the endpoint's block
   uint64_t since;     ///< nanoseconds since 1970
-  char path[16];      ///< self, shm or nic
-  char address[80];
-  // From the last answer (protocol/waits.h).
+  char path[8];       ///< self, shm or nic
+  char address[72];
+  transport::ShmCounters shm;
+};
+
+/// The part of a peer that a NIC reaches, or with which GPU memory is exchanged.
+struct PeerNicBlock {
+  stat_layout::BlockHead head;
+  transport::NicCounters nic;
+  transport::GpuCounters gpu;
+};
+
+/// The part of a peer that an answer has shown (protocol/waits.h).
+struct PeerWaitsBlock {
+  stat_layout::BlockHead head;
   char link[16];
   char send_kind[16], sends_for[16], matched_for[16];
   uint64_t room;
@@ -70,13 +84,15 @@ struct PeerBlock {
   uint64_t matched, matched_id, matched_bytes, matched_tag;
   /// Nanoseconds from the first answer that showed the oldest operation to the last answer.
   uint64_t send_waited, receive_waited, unexpected_waited, matched_waited;
-  // On a cache line of their own.
-  alignas(64) transport::ShmCounters shm;
-  transport::NicCounters nic;
-  transport::GpuCounters gpu;
 };
 
-enum StatKindIndex : uint16_t { kProcessKind, kEndpointKind, kPeerKind };
+enum StatKindIndex : uint16_t {
+  kProcessKind,
+  kEndpointKind,
+  kPeerKind,
+  kPeerNicKind,
+  kPeerWaitsKind
+};
 
 extern const std::span<const util::StatKind> kStatKinds;
 extern const std::span<const util::StatField> kStatFields;

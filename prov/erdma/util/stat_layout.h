@@ -38,7 +38,10 @@ struct Kind {
   uint32_t block_bytes;
   uint32_t capacity;
   uint32_t used;  ///< blocks that were ever in use; it grows before the new block is written
-  uint32_t reserved;
+  /// Not 0: each block holds further fields of the block of the same index of the kind whose index
+  /// is less by 1. Such a part has no sequence of its own. While it is not in use, all its fields
+  /// are 0 or empty.
+  uint32_t part_of;
 };
 static_assert(sizeof(Kind) == 40);
 

@@ -51,6 +51,7 @@ void describe(const StatKind& kind, uint64_t offset, Kind& to) noexcept {
   to.offset = offset;
   to.block_bytes = kind.block_bytes;
   to.capacity = kind.capacity;
+  to.part_of = uint32_t(kind.part_of + 1);
 }
 void describe(const StatField& field, Field& to) noexcept {
   put_text(to.name, field.name);
@@ -126,7 +127,7 @@ Result<std::unique_ptr<StatPage>> StatPage::create(std::span<const StatKind> kin
   const size_t tables = bytes_of_tables(kinds.size(), fields.size());
   size_t bytes = tables;
   for (const StatKind& kind : kinds) {
-    page->x_rows.push_back({bytes, kind.block_bytes, kind.capacity, 0, 0, {}});
+    page->x_rows.push_back({bytes, kind.block_bytes, kind.capacity, 0, 0, {}, kind.part_of, {}});
     bytes += bytes_of(kind);
   }
   if (const int failed = page->map(bytes)) return failed;
@@ -153,20 +154,56 @@ bool StatPage::extend(Row& row, uint16_t kind) noexcept try {
   if (wanted > row.backed && !back(row.offset + row.backed, wanted - row.backed)) return false;
   row.backed = std::max(row.backed, wanted);
   row.free.push_back(row.used++);
-  auto* const told = reinterpret_cast<Kind*>(x_base + sizeof(Header)) + kind;
-  store(told->used, row.used, std::memory_order_release);
+  tell_used(row, kind);
   return true;
 } catch (const std::bad_alloc&) {
   return false;
+}
+
+void StatPage::tell_used(const Row& row, uint16_t kind) noexcept {
+  auto* const told = reinterpret_cast<Kind*>(x_base + sizeof(Header)) + kind;
+  store(told->used, row.used, std::memory_order_release);
+}
+
+std::byte* StatPage::part(const std::byte* block, uint16_t kind) noexcept try {
+  if (std::byte* const known = known_part(block, kind)) return known;
+  if (!ours()) return nullptr;
+  Row& row = x_rows[kind];
+  const uint32_t index = index_of(block);
+  if (row.parts.size() <= index) row.parts.resize(index + 1);
+  // Of the pages that it needs, some may have memory already: this costs nothing.
+  std::byte* const part = block_at(row, index);
+  const size_t unit = rounded(1), begin = size_t(part - x_base) / unit * unit;
+  if (!back(begin, rounded(size_t(part - x_base) + row.block_bytes) - begin)) return nullptr;
+  std::memset(part, 0, row.block_bytes);
+  store(head_of(part).in_use, 1, std::memory_order_release);
+  row.parts[index] = true;
+  row.used = std::max(row.used, index + 1);
+  tell_used(row, kind);
+  return part;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+std::byte* StatPage::known_part(const std::byte* block, uint16_t kind) noexcept {
+  const Row& row = x_rows[kind];
+  const uint32_t index = index_of(block);
+  return index < row.parts.size() && row.parts[index] ? block_at(row, index) : nullptr;
 }
 
 std::byte* StatPage::take(uint16_t kind) noexcept {
   if (!ours()) return nullptr;
   Row& row = x_rows[kind];
   if (row.free.empty() && !extend(row, kind)) return nullptr;
-  std::byte* const block = x_base + row.offset + size_t(row.free.back()) * row.block_bytes;
+  const uint32_t index = row.free.back();
+  std::byte* const block = block_at(row, index);
   row.free.pop_back();
   begin_change(block);
+  for (Row& parts : x_rows) {
+    if (parts.part_of != int(kind) || index >= parts.parts.size() || !parts.parts[index]) continue;
+    store(head_of(block_at(parts, index)).in_use, 0, std::memory_order_relaxed);
+    parts.parts[index] = false;
+  }
   std::memset(block + sizeof(BlockHead), 0, row.block_bytes - sizeof(BlockHead));
   store(head_of(block).in_use, 1, std::memory_order_relaxed);
   return block;

@@ -18,6 +18,8 @@ struct StatKind {
   std::string_view name;
   uint32_t block_bytes;  ///< a multiple of 64
   uint32_t capacity;
+  /// Not negative: the index of the kind of whose blocks these are parts. It has as many.
+  int part_of = -1;
 };
 /// One field: an entry of the table of fields.
 struct StatField {
@@ -50,6 +52,11 @@ class StatPage {
   /// are in use, or memory is exhausted.
   std::byte* take(uint16_t kind) noexcept;
   void give_back(std::byte* block) noexcept;
+  /// The part of a block in use that `kind` holds. It is zeroed and has memory from the first call
+  /// on, until the block is taken again. Null: memory is exhausted.
+  std::byte* part(const std::byte* block, uint16_t kind) noexcept;
+  /// Null: the block has no such part yet.
+  std::byte* known_part(const std::byte* block, uint16_t kind) noexcept;
   /// The index of a block in the row of its kind.
   uint32_t index_of(const std::byte* block) noexcept;
 
@@ -70,6 +77,8 @@ class StatPage {
     uint32_t used = 0;
     size_t backed = 0;           ///< bytes that have memory
     std::vector<uint32_t> free;  ///< indices below `used` that are free; capacity for all of them
+    int part_of = -1;
+    std::vector<bool> parts;  ///< of a kind of parts: which of them are in use
   };
 
   StatPage() noexcept = default;
@@ -77,6 +86,10 @@ class StatPage {
   void lay_out(std::span<const StatKind> kinds, std::span<const StatField> fields) noexcept;
   bool back(size_t offset, size_t bytes) noexcept;
   bool extend(Row& row, uint16_t kind) noexcept;
+  void tell_used(const Row& row, uint16_t kind) noexcept;
+  std::byte* block_at(const Row& row, uint32_t index) noexcept {
+    return x_base + row.offset + size_t(index) * row.block_bytes;
+  }
   Row& row_of(const std::byte* block) noexcept;
 
   Fd x_fd;
