@@ -374,7 +374,7 @@ void Engine::abandon(const Region& region, bool by_force) noexcept {
 void Engine::detach(bool revoke) noexcept {
   if (revoke) {
     x_target.report_rest();
-    for (auto& [address, peer] : x_peers.all()) {
+    for (Peer* const peer : x_peers.all()) {
       x_sends.revoke_memory(*peer);
       Deliveries::revoke_memory(*peer);
       x_receives.deliveries().report_all(*peer);

@@ -188,7 +188,7 @@ void Grants::revoke(uint64_t key) noexcept {
   wire::OneSidedHeader header{};
   header.op = wire::Op::revoke;
   header.segment.key = key;
-  for (auto& [address, peer] : x_peers.all()) {
+  for (Peer* const peer : x_peers.all()) {
     if (!peer->grants) continue;
     const auto found = peer->grants->granted.find(key);
     if (found == peer->grants->granted.end()) continue;
@@ -204,7 +204,7 @@ void Grants::revoke(uint64_t key) noexcept {
 /// Needs no memory. The iterator stays valid, because revoke() erases at most the entry that it is
 /// called for.
 void Grants::revoke_all() noexcept {
-  for (const auto& [address, peer] : x_peers.all()) {
+  for (Peer* const peer : x_peers.all()) {
     if (!peer->grants) continue;
     auto& granted = peer->grants->granted;
     for (auto next = granted.begin(); next != granted.end();) {
@@ -227,7 +227,7 @@ void Grants::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept
 }
 
 void Grants::stop_waiting(uint64_t key, bool all) noexcept {
-  for (const auto& [address, peer] : x_peers.all()) {
+  for (Peer* const peer : x_peers.all()) {
     if (!peer->grants) continue;
     const auto found = peer->grants->granted.find(key);
     if (found == peer->grants->granted.end()) continue;
@@ -239,7 +239,7 @@ void Grants::stop_waiting(uint64_t key, bool all) noexcept {
 }
 
 void Grants::abandon(const Region& region) noexcept {
-  for (auto& [address, peer] : x_peers.all()) {
+  for (Peer* const peer : x_peers.all()) {
     if (!peer->grants) continue;
     for (const auto& [key, granted] : peer->grants->granted)
       if (granted.use.get() == &region && granted.sharing && !granted.sharing->unused())

@@ -16,7 +16,7 @@ constexpr uint64_t kNoAddress = UINT64_MAX;
 
 void Peers::set_own_name(const util::SocketAddress& name) noexcept {
   x_own_name = &name;
-  for (auto& [address, peer] : x_peers) peer->itself = address == name;
+  for (Peer* const peer : x_peers) peer->itself = peer->address == name;
 }
 
 util::SocketAddress Peers::address_of(uint64_t fi_addr) const noexcept {
@@ -40,14 +40,13 @@ Peer* Peers::resolve(uint64_t fi_addr) noexcept try {
 }
 
 Peer& Peers::named(const util::SocketAddress& address) {
-  const auto found = x_peers.find(address);
-  if (found != x_peers.end()) return *found->second;
+  if (Peer* const known = x_peers.find(address)) return *known;
   auto peer = std::make_unique<Peer>(address);
   peer->fi_addr = x_book.fi_addr_of(address);
   peer->receives = &x_receives;
   if (x_shared) peer->source = &x_shared->source_named(address);
   peer->itself = x_own_name && address == *x_own_name;
-  return *x_peers.emplace(address, std::move(peer)).first->second;
+  return x_peers.add(std::move(peer));
 }
 
 /// Makes or finds the peer of a link that the other side opened. Sends stay on the link that they
@@ -97,17 +96,14 @@ int Peers::connect(Peer& peer) noexcept {
 }
 
 void Peers::address_inserted(const util::SocketAddress& address) noexcept {
-  const auto found = x_peers.find(address);
-  if (found != x_peers.end()) found->second->fi_addr = x_book.fi_addr_of(address);
+  if (Peer* const peer = x_peers.find(address)) peer->fi_addr = x_book.fi_addr_of(address);
 }
 
 void Peers::address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
   x_table.erase(fi_addr);
   if (x_shared) x_shared->address_removed(fi_addr);
   // Not by x_table: it lacks the peers to which this endpoint has sent nothing.
-  const auto found = x_peers.find(address);
-  if (found == x_peers.end()) return;
-  found->second->fi_addr = x_book.fi_addr_of(address);
+  if (Peer* const peer = x_peers.find(address)) peer->fi_addr = x_book.fi_addr_of(address);
 }
 
 void Peers::backlog(Peer& peer) noexcept {

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <unordered_map>
 
 #include "protocol/address_book.h"
 #include "protocol/peer.h"
+#include "util/by_address.h"
 
 namespace erdma::protocol {
 
@@ -91,9 +90,7 @@ class Peers {
   void address_inserted(const util::SocketAddress& address) noexcept;
   void address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
 
-  using ByAddress =
-      std::unordered_map<util::SocketAddress, std::unique_ptr<Peer>, util::SocketAddressHash>;
-  const ByAddress& all() const noexcept { return x_peers; }
+  const util::ByAddress<Peer>& all() const noexcept { return x_peers; }
 
  private:
   util::SocketAddress address_of(uint64_t fi_addr) const noexcept;
@@ -110,7 +107,7 @@ class Peers {
   const util::SocketAddress* x_own_name = nullptr;  ///< null: without one-sided operations
   PeerTable x_table;
   util::IntrusiveList<Peer, BacklogTag> x_backlog;
-  ByAddress x_peers;
+  util::ByAddress<Peer> x_peers;
 };
 
 }  // namespace erdma::protocol

@@ -169,7 +169,7 @@ void Receives::leave_shared(Engine& engine) noexcept {
 }
 
 void Receives::cancel_deliveries(CompletionSink& sink) noexcept {
-  for (auto& [address, peer] : x_peers.all()) {
+  for (Peer* const peer : x_peers.all()) {
     x_controls.drop(*peer);  // completes what waits for its fin to leave
     x_deliveries.report_all(*peer);
     x_deliveries.cancel_all(*peer, sink);

@@ -354,7 +354,7 @@ void RmaTarget::report(Service& service) noexcept {
 }
 
 void RmaTarget::report_rest() noexcept {
-  for (auto& [address, peer] : x_peers.all())
+  for (Peer* const peer : x_peers.all())
     for (auto* list : {&peer->services, &peer->served})
       for (Service* service = list->front(); service; service = list->next(*service))
         if (service->executed) report(*service);
@@ -388,7 +388,7 @@ void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
 }
 
 void RmaTarget::abandon(const Region& region, bool by_force) noexcept {
-  for (auto& [address, peer] : x_peers.all()) {
+  for (Peer* const peer : x_peers.all()) {
     for (auto* list : {&peer->services, &peer->served}) {
       for (Service* service = list->front(); service; service = list->next(*service)) {
         const auto* const regions = service->request.regions;

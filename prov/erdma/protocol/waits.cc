@@ -111,8 +111,8 @@ void report_waits(Peers& peers, ReceiveQueues& queues, FastRma& fast_rma,
     BySource by_source;
     OpenOperations any;
     for (const bool tagged : {false, true}) look_at(queues.matcher(tagged), tagged, by_source, any);
-    for (const auto& [address, peer] : peers.all()) {
-      PeerWaits waits(address);
+    for (Peer* const peer : peers.all()) {
+      PeerWaits waits(peer->address);
       if (peer->link) waits.link = peer->link->report();
       waits.throttled = peer->throttled_by != nullptr;
       look_at_sends(*peer, fast_rma, waits);

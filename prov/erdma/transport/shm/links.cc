@@ -12,10 +12,8 @@
 namespace erdma::transport::shm {
 
 ShmLink& Links::find_or_make(const util::SocketAddress& address) {
-  const auto found = x_links.find(address);
-  if (found != x_links.end()) return *found->second;
-  auto link = std::make_unique<ShmLink>(x_context, address);
-  return *x_links.emplace(address, std::move(link)).first->second;
+  ShmLink* const found = x_links.find(address);
+  return found ? *found : x_links.add(std::make_unique<ShmLink>(x_context, address));
 }
 
 int Links::read(ConnectorMailbox& mailbox, Sink& sink) noexcept {
@@ -43,10 +41,11 @@ int Links::read_later(Sink& sink) noexcept {
 }
 
 bool Links::peer_shows(uint64_t sign) const noexcept {
-  return std::any_of(x_links.begin(), x_links.end(), [sign](const auto& each) {
-    const OutChannel& out = each.second->out();
-    return out.up() && same_core(out.chunk().core.load(std::memory_order_relaxed), sign);
-  });
+  for (ShmLink* const link : x_links) {
+    const OutChannel& out = link->out();
+    if (out.up() && same_core(out.chunk().core.load(std::memory_order_relaxed), sign)) return true;
+  }
+  return false;
 }
 
 Links::Outcome Links::open(Mail& mail, size_t waiting, Sink& sink) {
@@ -120,11 +119,11 @@ void Links::close() noexcept {
   x_closed = true;
   x_later.clear();
   x_context.ends.forget_all();
-  for (const auto& [address, link] : x_links) link->close(-FI_ESHUTDOWN);
+  for (ShmLink* const link : x_links) link->close(-FI_ESHUTDOWN);
 }
 
 void Links::abandon() noexcept {
-  for (const auto& [address, link] : x_links) {
+  for (ShmLink* const link : x_links) {
     if (link->out().up()) link->out().connection()->socket.reset();
     if (link->in()) link->in()->connection()->socket.reset();
   }

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "transport/shm/link.h"
 #include "transport/shm/mail.h"
 #include "transport/transport.h"
+#include "util/by_address.h"
 #include "util/socket_address.h"
 
 namespace erdma::transport::shm {
@@ -44,8 +43,7 @@ class Links {
   void on_out_up(Mail& mail, Sink& sink);
 
   LinkContext& x_context;
-  std::unordered_map<util::SocketAddress, std::unique_ptr<ShmLink>, util::SocketAddressHash>
-      x_links;
+  util::ByAddress<ShmLink> x_links;
   std::vector<Mail> x_later;  ///< about channels whose link is still ending
   bool x_closed = false;
 };
