@@ -6,12 +6,22 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <list>
 #include <utility>
 
 #include "hmem/copy.h"
 #include "transport/shm/cma.h"
 
 namespace erdma::fake {
+
+/// Gives the peer an identity that the test may change. It lives as long as the process.
+inline transport::shm::CmaIdentity& identify(
+    transport::shm::CmaPeer& peer,
+    const transport::shm::CmaIdentity& identity = transport::shm::own_cma_identity()) {
+  static std::list<transport::shm::CmaIdentity> kept;
+  peer.identity = &kept.emplace_back(identity);
+  return kept.back();
+}
 
 /// Cross-memory attach within one process. A call copies, or fails as planned. One thread may call
 /// readv() while another one calls writev().

@@ -20,8 +20,13 @@ using transport::shm::ControlType;
 using transport::shm::Options;
 using transport::shm::PtracerPolicy;
 
-/// Counts the calls of set_ptracer(), and executes none.
+/// Counts the calls of set_ptracer(), and executes none. Tells peers that they need permission.
 struct Namings final : transport::shm::CmaCalls {
+  transport::shm::CmaIdentity identity() override {
+    transport::shm::CmaIdentity own = CmaCalls::identity();
+    own.ptrace_scope = 1;
+    return own;
+  }
   int set_ptracer(unsigned long) noexcept override {
     ++count;
     return 0;

@@ -294,10 +294,10 @@ TEST(sender_that_takes_its_half_is_asked_again) {
 /// the peer has ended. `mapped`: there is memory where the peer's nonce was.
 int status_of_read(bool right, bool dead, size_t limit = SIZE_MAX, bool mapped = true) {
   Channel channel(Ways::read_only);
-  channel.reader.identity = own_cma_identity();
-  if (!right) ++channel.reader.identity.nonce;
+  CmaIdentity& identity = fake::identify(channel.reader);
+  if (!right) ++identity.nonce;
   channel.calls.read = {1, 1, 0, limit};
-  if (!mapped) channel.calls.read.unmapped = remote_address(channel.reader.identity.nonce_address);
+  if (!mapped) channel.calls.read.unmapped = remote_address(identity.nonce_address);
   const int exited = eventfd(dead, EFD_CLOEXEC);  // a pidfd is readable once its process ended
   channel.reader.life = std::make_shared<PeerLife>(util::Fd(exited), channel.clock);
   Message message(channel, 64 * kKiB);

@@ -113,8 +113,7 @@ TEST(a_sender_that_fails_is_done_without, std::size(kCalls)) {
 
 TEST(a_sender_that_reads_a_stranger_takes_no_further_part) {
   RegionChannel region(CmaCall::write, 4 * kMiB);
-  region.channel.writer.identity = own_cma_identity();
-  ++region.channel.writer.identity.nonce;
+  ++fake::identify(region.channel.writer).nonce;
   region.access();
   region.channel.run();
   region.expect(0);
@@ -152,12 +151,12 @@ TEST(a_read_of_another_program_has_not_succeeded) {
   for (const bool mapped : {false, true}) {
     RegionChannel region(CmaCall::read, 64 * kKiB);
     CmaPeer& reader = region.channel.reader;
-    reader.identity = own_cma_identity();
+    fake::identify(reader);
     reader.life =
         std::make_shared<PeerLife>(util::Fd(eventfd(0, EFD_CLOEXEC)), region.channel.clock);
     fake::CmaCalls::Plan& plan = region.channel.calls.read;
     plan = {1, 1, 0, region.length};
-    if (!mapped) plan.unmapped = remote_address(reader.identity.nonce_address);
+    if (!mapped) plan.unmapped = remote_address(reader.identity->nonce_address);
     region.access();
     region.run_alone();
     region.expect(mapped ? 0 : -FI_EBUSY);

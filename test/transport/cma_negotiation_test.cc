@@ -27,6 +27,11 @@ constexpr auto kSilence = ControlType(0);
 
 /// Accesses this process, which stands for the peer.
 struct NegotiatedCalls final : CmaCalls {
+  CmaIdentity identity() override {
+    CmaIdentity own = CmaCalls::identity();
+    own.ptrace_scope = 1;
+    return own;
+  }
   ssize_t readv(pid_t, const iovec* local, size_t, const iovec* remote, size_t) noexcept override {
     ++reads;
     if (refuses_reads) return -EPERM;
@@ -49,7 +54,7 @@ struct NegotiatedCalls final : CmaCalls {
 
 /// A connection of this side, and the socket of the peer.
 struct Peered {
-  std::shared_ptr<Connection> here;
+  util::Ref<Connection> here;
   util::Fd there;
 
   /// The next message to the peer; kSilence = there is none.
@@ -74,7 +79,7 @@ struct Negotiation : EndpointThread::Work {
     int ends[2] = {-1, -1};
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
                      0);
-    Peered channel{std::make_shared<Connection>(), util::Fd(ends[1])};
+    Peered channel{util::make_ref<Connection>(), util::Fd(ends[1])};
     channel.here->socket.reset(ends[0]);
     channel.here->name_proven = true;
     const char* why = nullptr;

@@ -4,6 +4,7 @@
 
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
+#include "fake/cma_calls.h"
 #include "libcheck.h"
 #include "transport/shm/cma.h"
 #include "util/notice.h"
@@ -21,10 +22,9 @@ void set_up() {
 CmaPeer stranger(int error) {
   CmaPeer peer;
   peer.pid = 4711;
-  peer.identity = own_cma_identity();
-  peer.identity.uid += 1;
-  peer.read = {Permission::denied, error, nullptr, false};
-  peer.write = {Permission::denied, 0, "the peer could not be proven: reading it failed", true};
+  fake::identify(peer).uid += 1;
+  peer.read = {Permission::denied, false, error, nullptr};
+  peer.write = {Permission::denied, true, 0, "the peer could not be proven: reading it failed"};
   return peer;
 }
 
@@ -39,7 +39,7 @@ TEST(refusals_of_any_number_of_peers_are_one_line) {
     report_refusals(peer, counters);
   }
   CmaPeer other = stranger(0);
-  other.write = {Permission::allowed, 0, nullptr, false};
+  other.write = {Permission::allowed, false, 0, nullptr};
   deny(other, CmaCall::write, EPERM, counters);
   const std::string line = error_output.only_write();
   ck_assert_msg(test::contains(line,

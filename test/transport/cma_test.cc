@@ -64,7 +64,10 @@ class FakeProc {
 };
 
 CmaPeer peer_of_self() {
-  return {getpid(), own_cma_identity(), {}, {}};
+  CmaPeer peer;
+  peer.pid = getpid();
+  fake::identify(peer);
+  return peer;
 }
 
 void drop_privileges() {
@@ -93,8 +96,8 @@ TEST(probe_never_writes_to_a_process_with_another_nonce) {
   fake::CmaCalls calls;
   CmaPeer peer = peer_of_self();
   uint64_t foreign = 0x1234567890;
-  peer.identity.nonce_address = peer.identity.scratch_address =
-      reinterpret_cast<uintptr_t>(&foreign);
+  CmaIdentity& identity = fake::identify(peer);
+  identity.nonce_address = identity.scratch_address = reinterpret_cast<uintptr_t>(&foreign);
   probe(calls, true, peer, proc.fs());
   ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
   ck_assert_int_eq(int(peer.write.permission), int(Permission::denied));
@@ -174,7 +177,7 @@ TEST(refusal_is_reported_once) {
   calls.read.error = EPERM;
   Counters counters;
   CmaPeer peer = peer_of_self();
-  peer.identity.ptrace_scope = 1;
+  fake::identify(peer).ptrace_scope = 1;
   probe(calls, true, peer, proc.fs());
   ck_assert_int_eq(peer.read.error, EPERM);
   ck_assert(wants_admission(peer));
@@ -275,7 +278,7 @@ TEST(probe_does_not_take_a_forked_child_for_its_parent) {
     char byte = 0;
     own_cma_identity();
     if (write(ready.ends[1], &byte, 1) != 1 || read(over.ends[0], &byte, 1) != 1) _exit(1);
-    _exit(*reinterpret_cast<uint64_t*>(peer.identity.scratch_address) == 0 ? 0 : 2);
+    _exit(*reinterpret_cast<uint64_t*>(peer.identity->scratch_address) == 0 ? 0 : 2);
   }
   char byte = 0;
   ck_assert_int_eq(read(ready.ends[0], &byte, 1), 1);
@@ -306,10 +309,11 @@ TEST(probe_fails_on_a_process_that_is_gone) {
 TEST(permission_can_differ_by_direction, 2) {
   const bool by_namespace = _i == 1;
   drop_privileges();
-  CmaPeer child_seen{0, {}, {}, {}};
+  CmaPeer child_seen;
+  CmaIdentity& of_child = fake::identify(child_seen);
   const CmaPeer parent = peer_of_self();
   // Under Yama a child may not read its parent in either case, so the test would show nothing.
-  if (parent.identity.ptrace_scope > 0) return;
+  if (parent.identity->ptrace_scope > 0) return;
   Pipe to_parent, to_child;
   const pid_t child = fork();
   if (child == 0) {
@@ -326,7 +330,7 @@ TEST(permission_can_differ_by_direction, 2) {
     _exit((peer.read.permission == Permission::allowed) != by_namespace ? 0 : 2);
   }
   to_parent.close_end(1);
-  const ssize_t got = read(to_parent.ends[0], &child_seen.identity, sizeof(CmaIdentity));
+  const ssize_t got = read(to_parent.ends[0], &of_child, sizeof(of_child));
   if (got == 0) {  // the host permits no user namespaces
     int status = 0;
     waitpid(child, &status, 0);
@@ -525,11 +529,13 @@ TEST(cause_follows_from_what_is_known, std::size(kCauseCases)) {
   self.user_namespace = 9;
   self.ptrace_scope = c.scope;
   self.seccomp = c.own_seccomp;
-  CmaPeer peer{100, self, {}, {}};
-  peer.identity.uid = c.peer_uid;
-  peer.identity.user_namespace = c.peer_user_namespace;
-  peer.identity.dumpable = c.dumpable;
-  const CmaVerdict verdict{Permission::denied, c.error, c.reason, false};
+  CmaPeer peer;
+  peer.pid = 100;
+  CmaIdentity& identity = fake::identify(peer, self);
+  identity.uid = c.peer_uid;
+  identity.user_namespace = c.peer_user_namespace;
+  identity.dumpable = c.dumpable;
+  const CmaVerdict verdict{Permission::denied, false, c.error, c.reason};
   ck_assert_int_eq(int(likely_cause(peer, verdict, self)), int(c.expect));
   peer.pid = 0;
   if (c.reason)
@@ -539,10 +545,11 @@ TEST(cause_follows_from_what_is_known, std::size(kCauseCases)) {
 TEST(diagnosis_is_one_line_with_all_there_is_to_know) {
   CmaPeer peer = peer_of_self();
   peer.pid = 4194304;
-  peer.identity.uid = 4294967295;
-  peer.identity.pid_namespace += 1;
+  CmaIdentity& identity = fake::identify(peer);
+  identity.uid = 4294967295;
+  identity.pid_namespace += 1;
   const std::string line =
-      diagnosis(peer, "process_vm_writev", {Permission::denied, EPERM, nullptr, false});
+      diagnosis(peer, "process_vm_writev", {Permission::denied, false, EPERM, nullptr});
   for (const char* part :
        {"process_vm_writev", "Operation not permitted", "errno 1", "4194304", "4294967295",
         "pid namespace different", "user namespace same", "seccomp", "ptrace_scope", "dumpable",
@@ -555,9 +562,10 @@ TEST(diagnosis_is_one_line_with_all_there_is_to_know) {
 TEST(diagnosis_is_short_enough_for_any_cause) {
   CmaPeer peer = peer_of_self();
   peer.pid = 4194304;
-  peer.identity.uid = peer.identity.gid = 4294967295;
+  CmaIdentity& identity = fake::identify(peer);
+  identity.uid = identity.gid = 4294967295;
   const std::string line =
-      diagnosis(peer, "process_vm_writev", {Permission::denied, EPERM, nullptr, false});
+      diagnosis(peer, "process_vm_writev", {Permission::denied, false, EPERM, nullptr});
   const size_t others = line.size() - std::strlen(remedy(RefusalCause::other_user));
   for (int cause = 0; cause <= int(RefusalCause::capabilities); ++cause) {
     const size_t length = std::strlen(remedy(RefusalCause(cause)));

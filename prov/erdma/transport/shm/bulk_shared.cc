@@ -102,14 +102,14 @@ namespace {
 bool has_nonce(CmaCalls& calls, const CmaPeer& peer) noexcept {
   uint64_t nonce = 0;
   const iovec here{&nonce, sizeof nonce};
-  const iovec there{remote_address(peer.identity.nonce_address), sizeof nonce};
+  const iovec there{remote_address(peer.identity->nonce_address), sizeof nonce};
   ssize_t count = 0;
   unsigned retries = 0;
   do {
     count = calls.readv(peer.pid, &here, 1, &there, 1);
   } while (count < 0 && classify(int(-count)) == Failure::transient &&
            retries++ < kTransientRetries);
-  return count == ssize_t(sizeof nonce) && nonce == peer.identity.nonce;
+  return count == ssize_t(sizeof nonce) && nonce == peer.identity->nonce;
 }
 
 /// Reads the peer's memory and then its nonce in one call, because one call addresses one process.
@@ -121,13 +121,13 @@ ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_
                         iovec* there, size_t theres, size_t length, Target& target) noexcept {
   uint64_t nonce = 0;
   here[heres] = {&nonce, sizeof nonce};
-  there[theres] = {remote_address(peer.identity.nonce_address), sizeof nonce};
+  there[theres] = {remote_address(peer.identity->nonce_address), sizeof nonce};
   const ssize_t count = calls.readv(peer.pid, here, heres + 1, there, theres + 1);
   if (count <= 0) return count;
   const bool whole = size_t(count) == length + sizeof nonce;
   if (size_t(count) < length)
     target = std::max(target, Target::unknown);
-  else if (whole ? nonce != peer.identity.nonce : !has_nonce(calls, peer))
+  else if (whole ? nonce != peer.identity->nonce : !has_nonce(calls, peer))
     target = Target::other_process;
   return std::min(count, ssize_t(length));
 }
@@ -139,7 +139,7 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
   iovec here[kMaxIov + 1];
   iovec there[kMaxIov + 1];
   unsigned retries = 0;
-  const bool proves = call == CmaCall::read && peer.identity.nonce != 0;
+  const bool proves = call == CmaCall::read && peer.identity->nonce != 0;
   while (length > 0) {
     if (proves ? peer.suspended() : !peer.may_be_called()) return ESRCH;
     const size_t heres = hmem::slice(local.iov, local.count, offset, length, here);

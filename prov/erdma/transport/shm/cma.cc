@@ -47,8 +47,8 @@ ProbeWords* probe_words() noexcept {
 
 /// Both calls have the same reason, so one line is enough.
 void deny_both(CmaPeer& peer, const char* reason, bool worth_a_line) noexcept {
-  peer.read = {Permission::denied, 0, reason, !worth_a_line};
-  peer.write = {Permission::denied, 0, reason, true};
+  peer.read = {Permission::denied, !worth_a_line, 0, reason};
+  peer.write = {Permission::denied, true, 0, reason};
 }
 
 /// Why any call would fail and only leave a line in the kernel's log; null if a call may succeed.
@@ -63,22 +63,22 @@ const char* hopeless(const CmaPeer& peer, const ProcFs& proc) noexcept {
 CmaVerdict probe_read(CmaCalls& calls, const CmaPeer& peer) noexcept {
   uint64_t nonce = 0;
   const iovec local{&nonce, sizeof nonce};
-  const iovec remote{remote_address(peer.identity.nonce_address), sizeof nonce};
+  const iovec remote{remote_address(peer.identity->nonce_address), sizeof nonce};
   const ssize_t moved = calls.readv(peer.pid, &local, 1, &remote, 1);
-  if (moved < 0 && moved != -EFAULT) return {Permission::denied, int(-moved), nullptr, false};
-  if (moved == ssize_t(sizeof nonce) && nonce == peer.identity.nonce && nonce != 0)
-    return {Permission::allowed, 0, nullptr, false};
-  return {Permission::denied, moved < 0 ? int(-moved) : 0,
-          "the process of this pid is not the peer: its nonce differs", false};
+  if (moved < 0 && moved != -EFAULT) return {Permission::denied, false, int(-moved), nullptr};
+  if (moved == ssize_t(sizeof nonce) && nonce == peer.identity->nonce && nonce != 0)
+    return {Permission::allowed, false, 0, nullptr};
+  return {Permission::denied, false, moved < 0 ? int(-moved) : 0,
+          "the process of this pid is not the peer: its nonce differs"};
 }
 
 CmaVerdict probe_write(CmaCalls& calls, const CmaPeer& peer) noexcept {
-  uint64_t word = peer.identity.nonce;
+  uint64_t word = peer.identity->nonce;
   const iovec local{&word, sizeof word};
-  const iovec remote{remote_address(peer.identity.scratch_address), sizeof word};
+  const iovec remote{remote_address(peer.identity->scratch_address), sizeof word};
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
-  if (moved == ssize_t(sizeof word)) return {Permission::allowed, 0, nullptr, false};
-  return {Permission::denied, moved < 0 ? int(-moved) : EFAULT, nullptr, false};
+  if (moved == ssize_t(sizeof word)) return {Permission::allowed, false, 0, nullptr};
+  return {Permission::denied, false, moved < 0 ? int(-moved) : EFAULT, nullptr};
 }
 
 void report(CmaPeer& peer, CmaVerdict& verdict, const char* call, Counters& counters) noexcept try {
@@ -158,7 +158,7 @@ void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noe
   } else {
     // Never write to a process that was not proven to be the peer. The line about reading covers
     // this.
-    peer.write = {Permission::denied, 0, "the peer could not be proven: reading it failed", true};
+    peer.write = {Permission::denied, true, 0, "the peer could not be proven: reading it failed"};
   }
 }
 
@@ -167,13 +167,13 @@ bool wants_proof(const CmaPeer& peer) noexcept {
   const bool refused = error == EPERM || error == EACCES || error == ENOSYS;
   return refused && !peer.read.reason && peer.read.permission == Permission::denied &&
          peer.write.permission == Permission::denied && peer.write.error == 0 &&
-         peer.identity.scratch_address != 0;
+         peer.identity->scratch_address != 0;
 }
 
 int mark(CmaCalls& calls, const CmaPeer& peer, uint32_t word, uint32_t value) noexcept {
   uint64_t bytes = value;
   const iovec local{&bytes, sizeof bytes};
-  const uint64_t address = peer.identity.scratch_address + word * sizeof bytes;
+  const uint64_t address = peer.identity->scratch_address + word * sizeof bytes;
   const iovec remote{remote_address(address), sizeof bytes};
   if (!peer.was_called()) return ESRCH;
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
@@ -188,12 +188,12 @@ uint32_t marked(uint32_t word) noexcept {
 }
 
 void allow_write(CmaPeer& peer) noexcept {
-  peer.write = {Permission::allowed, 0, nullptr, false};
+  peer.write = {Permission::allowed, false, 0, nullptr};
 }
 
 bool wants_admission(const CmaPeer& peer) noexcept {
   const bool refused = peer.read.error == EPERM || peer.write.error == EPERM;
-  return refused && peer.identity.ptrace_scope == 1;
+  return refused && peer.identity->ptrace_scope == 1;
 }
 
 void report_refusals(CmaPeer& peer, Counters& counters) noexcept {
@@ -204,7 +204,7 @@ void report_refusals(CmaPeer& peer, Counters& counters) noexcept {
 void deny(CmaPeer& peer, CmaCall call, int error, Counters& counters) noexcept {
   CmaVerdict& verdict = call == CmaCall::read ? peer.read : peer.write;
   if (verdict.permission == Permission::denied) return;
-  verdict = {Permission::denied, error, nullptr, false};
+  verdict = {Permission::denied, false, error, nullptr};
   report(peer, verdict, call == CmaCall::read ? "process_vm_readv" : "process_vm_writev", counters);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "transport/shm/options.h"
 #include "transport/shm/peer_life.h"
@@ -65,10 +66,10 @@ enum class Permission : uint8_t { untested, allowed, denied };
 /// The outcome for one call in one direction: this process as caller on one peer.
 struct CmaVerdict {
   Permission permission = Permission::untested;
-  int error = 0;  ///< positive errno of the refusal; 0 if none was made
+  bool reported = false;  ///< the refusal is in the log, or is not worth a line
+  int error = 0;          ///< positive errno of the refusal; 0 if none was made
   const char* reason =
       nullptr;  ///< static text, where no call was made (scope, wrong nonce, switched off)
-  bool reported = false;  ///< the refusal is in the log, or is not worth a line
 };
 
 /// The process whose memory a call by pid accessed, as far as the call itself tells.
@@ -76,10 +77,21 @@ enum class Target : uint8_t { peer, unknown, other_process };
 
 inline constexpr uint32_t kScratchWords = 256;
 
+/// The identity of a peer that is not known yet.
+inline constexpr CmaIdentity kNoIdentity{};
+
+/// What both threads of an endpoint need of a peer process, over all connections to it.
+struct CmaProcess {
+  CmaProcess(util::Fd pidfd, const util::Clock& clock, const CmaIdentity& of) noexcept
+      : life(std::move(pidfd), clock), identity(of) {}
+  PeerLife life;
+  const CmaIdentity identity;
+};
+
 /// One peer process that this process calls by CMA. Single-threaded once a link has it.
 struct CmaPeer {
-  pid_t pid = 0;  ///< as seen here, from SO_PEERCRED; 0 = invisible
-  CmaIdentity identity{};
+  pid_t pid = 0;                               ///< as seen here, from SO_PEERCRED; 0 = invisible
+  const CmaIdentity* identity = &kNoIdentity;  ///< never null; `life` keeps it alive
   CmaVerdict read, write;
   std::shared_ptr<PeerLife> life = nullptr;  ///< null, for tests: the peer is alive
 

@@ -75,7 +75,7 @@ RefusalCause likely_cause(const CmaPeer& peer, const CmaVerdict& verdict,
       return RefusalCause::wrong_process;
     case EPERM:
     case EACCES:
-      return cause_of_eperm(self, peer.identity);
+      return cause_of_eperm(self, *peer.identity);
     default:
       return RefusalCause::memory;
   }
@@ -95,7 +95,7 @@ const char* remedy(RefusalCause cause) noexcept {
 
 std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& verdict) {
   const CmaIdentity self = own_cma_identity();
-  const CmaIdentity& there = peer.identity;
+  const CmaIdentity& there = *peer.identity;
   char what[160];
   if (verdict.error != 0) {
     char text[64];

@@ -65,8 +65,9 @@ void CmaNegotiation::on_admit(Connection& connection) {
 }
 
 void CmaNegotiation::on_trust(const util::SocketAddress& peer) {
+  if (!x_connections.asks_for_admission()) return;
   x_addressed.insert(peer);
-  for (const auto& [id, process] : x_connections.processes())
+  for (const auto& process : x_connections.processes())
     for (Connection* connection : process->connections)
       if (connection->admission_due && connection->state == ConnectionState::up &&
           may_trace(*process))
@@ -97,7 +98,7 @@ void CmaNegotiation::on_admit_answer(Connection& connection, int status) {
 /// To all connections, as the polling thread may have closed some of them.
 void CmaNegotiation::post_verdicts(const PeerProcess& process) {
   for (Connection* connection : process.connections) {
-    Mail mail{Mail::Type::verdict, connection->shared_from_this()};
+    Mail mail{Mail::Type::verdict, util::Ref<Connection>(*connection)};
     describe(mail);
     x_connections.config.mailbox->post(std::move(mail));
   }
@@ -111,7 +112,7 @@ void CmaNegotiation::ask_proof(Connection& connection) noexcept {
   const ConnectorConfig& config = x_connections.config;
   if (process.proof_over || process.proofs_asked >= kMaxProofs) return;
   if (!config.options.cma || process.cma.pid <= 0 || !wants_proof(process.cma)) return;
-  if (process.life->pidfd() < 0 || process.life->over()) return;
+  if (process.life().pidfd() < 0 || process.life().over()) return;
   // Use another word each time, because a second peer may have chosen the same one.
   const auto seed = uint32_t(x_connections.nonce >> (8 * process.proofs_asked++));
   const uint32_t word = 1 + seed % (kScratchWords - 1);

@@ -10,6 +10,7 @@
 #include "transport/shm/wake_socket.h"
 #include "transport/shm/wire.h"
 #include "util/fd.h"
+#include "util/ref.h"
 #include "util/socket_address.h"
 
 namespace erdma::transport::shm {
@@ -20,22 +21,22 @@ struct Connection;
 /// A remote endpoint that was alive when it sent its greeting. Both channels between two endpoints
 /// share it, so each peer costs one pidfd and one socket to wake it. Members above the line never
 /// change.
-struct PeerProcess {
+struct PeerProcess : util::Counted {
   util::SocketAddress name;  ///< the name that the peer claims
   uint64_t nonce = 0;
   uint64_t id = 0;
+  Waker waker;  ///< wakes this process
+  PeerLife& life() const noexcept { return *cma.life; }
   bool expedited = false;  ///< barrier_on_all(registered) reaches it
-  Waker waker;             ///< wakes this process
-  std::shared_ptr<PeerLife> life;
-  // Background thread only:
+  // Background thread only, except for cma.life, which never changes:
   bool proven = false;  ///< the kernel confirmed that it listens under its name
-  CmaPeer cma;          ///< shares `life`
-  /// The connections over which this side awaits an answer about CMA; 0 = none.
-  uint64_t admission_over = 0;
-  uint64_t proof_over = 0;
   bool admission_answered = false;
   uint8_t proofs_asked = 0;  ///< without those that were lost with their connection
   uint32_t mark = 0;         ///< the value that the proof must report
+  CmaPeer cma;
+  /// The connections over which this side awaits an answer about CMA; 0 = none.
+  uint64_t admission_over = 0;
+  uint64_t proof_over = 0;
   std::vector<Connection*> connections;
 };
 
@@ -58,25 +59,26 @@ enum class ConnectionState : uint8_t {
   leaving,  ///< closed here; its sender may still write into the ring that it was given
 };
 
-/// The control socket of one channel. The background thread receives from it; either thread sends.
-struct Connection : std::enable_shared_from_this<Connection> {
-  util::Fd socket;
-  bool outbound = false;
-  std::shared_ptr<PeerProcess> process;  ///< set once greeted
-  ColdPlace place;                       ///< inbound: the ring given to the peer
-  std::atomic<uint32_t> unread{0};       ///< its control messages that are in the mailbox
-  /// This side closed it: the end of its socket says nothing about the peer.
-  std::atomic<bool> closed{false};
-  // Background thread only:
-  ConnectionState state = ConnectionState::awaiting_hello;
-  uint64_t id = 0;
-  uint64_t deadline = 0;  ///< 0 = none
+/// What a connection needs only until it is established.
+struct ConnectionAttempt {
+  ConnectRequest request;  ///< outbound
   uint64_t started = 0;
   uint64_t backoff = 0;
-  bool sender_done = false;  ///< inbound: the sender no longer writes into its ring
-  ConnectRequest request;
   Welcome welcome;  ///< outbound: the answer, valid once `chunk` is set
   util::Fd chunk;   ///< the memory that came with the answer
+};
+
+/// The control socket of one channel. The background thread receives from it; either thread sends.
+struct Connection : util::Counted {
+  util::Fd socket;
+  std::atomic<uint32_t> unread{0};  ///< its control messages that are in the mailbox
+  /// This side closed it: the end of its socket says nothing about the peer.
+  std::atomic<bool> closed{false};
+  bool outbound = false;
+  // Background thread only, up to the next blank line:
+  ConnectionState state = ConnectionState::awaiting_hello;
+  bool requested = false;    ///< outbound: a link has asked for it
+  bool sender_done = false;  ///< inbound: the sender no longer writes into its ring
   /// Inbound and up, but the kernel did not pass the ring. The next try is at `deadline`; the
   /// negotiation about CMA waits for it.
   bool welcome_due = false;
@@ -86,8 +88,15 @@ struct Connection : std::enable_shared_from_this<Connection> {
   bool name_proven = false;  ///< inbound: the greeting process listens under the name it gave
   /// The peer asked for admission here, but the application has not addressed it yet.
   bool admission_due = false;
-  // Polling thread only:
-  ShmLink* link = nullptr;
+  uint64_t id = 0;
+  uint64_t deadline = 0;  ///< 0 = none
+  /// Null once the connection is established. An outbound one keeps it if its process listens under
+  /// the requested name, but greets with another: the address of the peer is in the request.
+  std::unique_ptr<ConnectionAttempt> attempt = std::make_unique<ConnectionAttempt>();
+
+  util::Ref<PeerProcess> process;  ///< set once greeted
+  ColdPlace place;                 ///< inbound: the ring given to the peer
+  ShmLink* link = nullptr;         ///< polling thread only
 };
 
 }  // namespace erdma::transport::shm

@@ -55,29 +55,39 @@ std::string fault_of(const Greeting& theirs, bool whole, const Greeting& ours) {
   return {};
 }
 
-Connection& Connections::add(std::shared_ptr<Connection> connection) {
-  connection->id = x_next_id++;
-  Connection& added = *x_connections.emplace(connection->id, connection).first->second;
+Connection& Connections::add(util::Ref<Connection> connection) {
+  Connection& added = *connection;
+  added.id = x_next_id++;
+  x_connections.add(std::move(connection));
   if (added.state == ConnectionState::awaiting_hello) ++x_pending_hellos;
   return added;
 }
 
-std::shared_ptr<Connection> Connections::find(uint64_t id) const noexcept {
-  const auto found = x_connections.find(id);
-  return found == x_connections.end() ? nullptr : found->second;
+util::Ref<Connection> Connections::find(uint64_t id) const noexcept {
+  return x_connections.find(id);
 }
 
-std::shared_ptr<Connection> Connections::outbound_to(
-    const util::SocketAddress& address) const noexcept {
-  for (const auto& [id, connection] : x_connections)
+util::SocketAddress Connections::address_of(const Connection& connection) const noexcept {
+  return connection.attempt ? connection.attempt->request.address
+                            : canonical(connection.process->name);
+}
+
+void Connections::forget_attempt(Connection& connection) const noexcept {
+  if (!connection.outbound ||
+      canonical(connection.process->name) == connection.attempt->request.address)
+    connection.attempt.reset();
+}
+
+util::Ref<Connection> Connections::outbound_to(const util::SocketAddress& address) const noexcept {
+  for (const auto& connection : x_connections)
     if (connection->outbound && connection->state != ConnectionState::hung_up &&
-        connection->request.address == address)
+        address_of(*connection) == address)
       return connection;
   return nullptr;
 }
 
-std::shared_ptr<Connection> Connections::closed_here() const noexcept {
-  for (const auto& [id, connection] : x_connections)
+util::Ref<Connection> Connections::closed_here() const noexcept {
+  for (const auto& connection : x_connections)
     if (connection->closed.load() && connection->state != ConnectionState::leaving)
       return connection;
   return nullptr;
@@ -96,7 +106,7 @@ void Connections::drop(Connection& connection) noexcept {
 }
 
 void Connections::unwatch_exit(const PeerProcess& process) noexcept {
-  if (process.life->pidfd() >= 0) x_thread.unwatch(process.life->pidfd());
+  if (process.life().pidfd() >= 0) x_thread.unwatch(process.life().pidfd());
 }
 
 int Connections::watch(const Connection& connection, uint32_t what) noexcept {
@@ -115,22 +125,23 @@ void Connections::go_up(Connection& connection) noexcept {
 
 uint64_t Connections::next_deadline() const noexcept {
   uint64_t next = UINT64_MAX;
-  for (const auto& [id, connection] : x_connections)
+  for (const auto& connection : x_connections)
     if (connection->deadline) next = std::min(next, connection->deadline);
   return next;
 }
 
-std::vector<std::shared_ptr<Connection>> Connections::due(uint64_t now) const {
-  std::vector<std::shared_ptr<Connection>> result;
-  for (const auto& [id, connection] : x_connections)
+std::vector<util::Ref<Connection>> Connections::due(uint64_t now) const {
+  std::vector<util::Ref<Connection>> result;
+  for (const auto& connection : x_connections)
     if (connection->deadline && connection->deadline <= now) result.push_back(connection);
   return result;
 }
 
-std::vector<std::shared_ptr<Connection>> Connections::silent_since(uint64_t time) const {
-  std::vector<std::shared_ptr<Connection>> result;
-  for (const auto& [id, connection] : x_connections) {
-    if (connection->state != ConnectionState::awaiting_hello || connection->started >= time)
+std::vector<util::Ref<Connection>> Connections::silent_since(uint64_t time) const {
+  std::vector<util::Ref<Connection>> result;
+  for (const auto& connection : x_connections) {
+    if (connection->state != ConnectionState::awaiting_hello ||
+        connection->attempt->started >= time)
       continue;
     pollfd hello{connection->socket.get(), POLLIN, 0};
     if (::poll(&hello, 1, 0) == 0) result.push_back(connection);
@@ -142,13 +153,13 @@ int Connections::find_or_add_process(Connection& connection, const Greeting& the
                                      const char** why) {
   const int socket = connection.socket.get();
   const pid_t pid = config.calls->pid_of(socket, name_of(theirs));
-  std::shared_ptr<PeerProcess> process = process_of(theirs.nonce);
+  util::Ref<PeerProcess> process = process_of(theirs.nonce);
   if (process && (process->cma.pid != pid || !(process->name == name_of(theirs)))) {
     *why = "it claims to be another process";
     return -FI_EACCES;
   }
   if (process) {
-    process->life->resume();
+    process->life().resume();
   } else {
     auto known = add_process(socket, pid, theirs, why);
     if (!known) return known.error();
@@ -156,16 +167,16 @@ int Connections::find_or_add_process(Connection& connection, const Greeting& the
   }
   // The process that answers under a requested name listens under it.
   process->proven = process->proven || connection.name_proven ||
-                    (connection.outbound && canonical(process->name) == connection.request.address);
+                    (connection.outbound && canonical(process->name) == address_of(connection));
   process->connections.push_back(&connection);
   connection.process = std::move(process);
   return 0;
 }
 
 /// On failure returns the error, and the reason in `why`.
-util::Result<std::shared_ptr<PeerProcess>> Connections::add_process(int socket, pid_t pid,
-                                                                    const Greeting& theirs,
-                                                                    const char** why) {
+util::Result<util::Ref<PeerProcess>> Connections::add_process(int socket, pid_t pid,
+                                                              const Greeting& theirs,
+                                                              const char** why) {
   auto waker = Waker::to(theirs.wake_socket);
   if (!waker) {
     *why = waker.error() == -FI_EMFILE ? "too many open files here; raise RLIMIT_NOFILE (ulimit -n)"
@@ -177,34 +188,34 @@ util::Result<std::shared_ptr<PeerProcess>> Connections::add_process(int socket, 
     *why = "its process is gone";
     return pidfd.error();
   }
-  auto process = std::make_shared<PeerProcess>();
+  auto process = util::make_ref<PeerProcess>();
   process->name = name_of(theirs);
   process->nonce = theirs.nonce;
   process->id = x_next_id++;
   process->expedited = theirs.expedited;
   process->waker = std::move(*waker);
-  process->life = std::make_shared<PeerLife>(std::move(*pidfd), *config.clock);
   process->connections.reserve(1);  // a process always has a connection
-  process->cma.life = process->life;
+  const auto shared =
+      std::make_shared<CmaProcess>(std::move(*pidfd), *config.clock, theirs.identity);
+  process->cma.life = {shared, &shared->life};
   process->cma.pid = pid;
-  process->cma.identity = theirs.identity;
+  process->cma.identity = &shared->identity;
   probe(*config.calls, config.options.cma, process->cma);
   // Without the watch, a child that holds the socket would hide the death of the process.
-  if (const int fd = process->life->pidfd(); fd >= 0)
+  if (const int fd = process->life().pidfd(); fd >= 0)
     if (x_thread.watch(fd, event_of(kProcess, process->id))) throw std::bad_alloc();
-  x_processes.emplace(process->id, process);
+  x_processes.add(process);
   return process;
 }
 
-std::shared_ptr<PeerProcess> Connections::process_of(uint64_t nonce_of_it) const noexcept {
-  for (const auto& [id, process] : x_processes)
+util::Ref<PeerProcess> Connections::process_of(uint64_t nonce_of_it) const noexcept {
+  for (const auto& process : x_processes)
     if (process->nonce == nonce_of_it) return process;
   return nullptr;
 }
 
-std::shared_ptr<PeerProcess> Connections::process(uint64_t id) const noexcept {
-  const auto found = x_processes.find(id);
-  return found == x_processes.end() ? nullptr : found->second;
+util::Ref<PeerProcess> Connections::process(uint64_t id) const noexcept {
+  return x_processes.find(id);
 }
 
 }  // namespace erdma::transport::shm

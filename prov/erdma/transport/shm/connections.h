@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "transport/endpoint_thread.h"
@@ -15,6 +14,7 @@
 #include "transport/shm/mail.h"
 #include "transport/shm/options.h"
 #include "transport/shm/wire.h"
+#include "util/by_id.h"
 #include "util/clock.h"
 #include "util/result.h"
 
@@ -53,13 +53,19 @@ class Connections {
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
   /// The greeting of this endpoint.
   Greeting greeting() const noexcept;
+  /// False: no peer asks for admission, because none is told that it needs any.
+  bool asks_for_admission() const noexcept { return x_identity.ptrace_scope == 1; }
 
-  Connection& add(std::shared_ptr<Connection> connection);
-  std::shared_ptr<Connection> find(uint64_t id) const noexcept;
-  std::shared_ptr<Connection> outbound_to(const util::SocketAddress& address) const noexcept;
+  Connection& add(util::Ref<Connection> connection);
+  /// Where an outbound connection leads, as it was requested.
+  util::SocketAddress address_of(const Connection& connection) const noexcept;
+  /// The connection is established, and what only its attempt needed is freed.
+  void forget_attempt(Connection& connection) const noexcept;
+  util::Ref<Connection> find(uint64_t id) const noexcept;
+  util::Ref<Connection> outbound_to(const util::SocketAddress& address) const noexcept;
   /// Any connection that the polling thread has closed and Quarantine::on_closed() does not know
   /// of; null if there is none.
-  std::shared_ptr<Connection> closed_here() const noexcept;
+  util::Ref<Connection> closed_here() const noexcept;
   /// The caller holds a reference to the connection. Does nothing if it was dropped before.
   void drop(Connection& connection) noexcept;
   /// 0 or a negative errno, logged.
@@ -68,19 +74,17 @@ class Connections {
   void go_up(Connection& connection) noexcept;
   size_t pending_hellos() const noexcept { return x_pending_hellos; }
   /// The connections that came before this time, and whose hello has not come.
-  std::vector<std::shared_ptr<Connection>> silent_since(uint64_t time) const;
+  std::vector<util::Ref<Connection>> silent_since(uint64_t time) const;
   uint64_t next_deadline() const noexcept;  ///< UINT64_MAX = none
-  std::vector<std::shared_ptr<Connection>> due(uint64_t now) const;
+  std::vector<util::Ref<Connection>> due(uint64_t now) const;
 
   /// Finds or makes the process of a connection that greeted. Returns 0 or an error, and the reason
   /// in `why`.
   int find_or_add_process(Connection& connection, const Greeting& theirs, const char** why);
-  std::shared_ptr<PeerProcess> process_of(uint64_t nonce) const noexcept;
-  std::shared_ptr<PeerProcess> process(uint64_t id) const noexcept;
+  util::Ref<PeerProcess> process_of(uint64_t nonce) const noexcept;
+  util::Ref<PeerProcess> process(uint64_t id) const noexcept;
   void unwatch_exit(const PeerProcess& process) noexcept;
-  const std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>>& processes() const noexcept {
-    return x_processes;
-  }
+  const util::ById<PeerProcess>& processes() const noexcept { return x_processes; }
 
   ConnectorConfig config;
   const uint64_t nonce;
@@ -92,15 +96,15 @@ class Connections {
   unsigned strangers = 0;
 
  private:
-  util::Result<std::shared_ptr<PeerProcess>> add_process(int socket, pid_t pid,
-                                                         const Greeting& theirs, const char** why);
+  util::Result<util::Ref<PeerProcess>> add_process(int socket, pid_t pid, const Greeting& theirs,
+                                                   const char** why);
 
   EndpointThread& x_thread;
   const CmaIdentity x_identity;
   uint64_t x_next_id = 1;
   size_t x_pending_hellos = 0;
-  std::unordered_map<uint64_t, std::shared_ptr<Connection>> x_connections;
-  std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>> x_processes;
+  util::ById<Connection> x_connections;
+  util::ById<PeerProcess> x_processes;
 };
 
 }  // namespace erdma::transport::shm

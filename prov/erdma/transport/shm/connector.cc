@@ -44,7 +44,7 @@ int Connector::trust(const util::SocketAddress& peer) noexcept {
   return x_commands.try_post({Command::Type::trust, {nullptr, 0, peer, false}});
 }
 
-void Connector::close(const std::shared_ptr<Connection>& connection, int status) noexcept {
+void Connector::close(const util::Ref<Connection>& connection, int status) noexcept {
   connection->closed.store(true);
   // The bye is best effort: the shutdown conveys the end too, even where a forked child still holds
   // the socket. The shutdown of an outbound channel also tells that this process no longer writes
@@ -100,7 +100,7 @@ void Connector::on_event(uint64_t event) {
   if ((event & 3) == kListener) return x_listener.accept();
   if ((event & 3) == kQuestion) return x_connections.config.mailbox->ask();
   if ((event & 3) == kProcess) return x_control.on_exit(id);
-  const std::shared_ptr<Connection> connection = x_connections.find(id);
+  const util::Ref<Connection> connection = x_connections.find(id);
   if (connection && !guarded("connecting", [&] { on_readable(*connection); }))
     x_handshake.give_up(*connection);
 }

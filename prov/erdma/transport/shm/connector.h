@@ -35,7 +35,7 @@ class Connector final : private EndpointThread::Work {
   /// Polling thread: the application itself addressed this peer. 0 or -FI_ENOMEM.
   int trust(const util::SocketAddress& peer) noexcept;
   /// Polling thread: says bye with `status` and ends the channel. Later mail about it is ignored.
-  void close(const std::shared_ptr<Connection>& connection, int status) noexcept;
+  void close(const util::Ref<Connection>& connection, int status) noexcept;
   /// Polling thread: accepts no more connections.
   void stop_listening() noexcept;
   /// Where there is no thread (Options::background): handles at most one event in its place. False:
@@ -46,7 +46,7 @@ class Connector final : private EndpointThread::Work {
   struct Command {
     enum class Type : uint8_t { connect, trust, close, stop_listening } type;
     ConnectRequest request = {};
-    std::shared_ptr<Connection> connection = nullptr;
+    util::Ref<Connection> connection = nullptr;
   };
 
   explicit Connector(const ConnectorConfig& config);

@@ -36,7 +36,7 @@ void each_of(const PeerProcess& process, Step&& step) {
       if (connection->id > last && (!next || connection->id < next->id)) next = connection;
     if (!next) return;
     last = next->id;
-    step(*next->shared_from_this());
+    step(*util::Ref<Connection>(*next));
   }
 }
 
@@ -145,7 +145,7 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
                          control.type == ControlType::file ||
                          control.type == ControlType::no_hot_ring;
   if (by_sender == connection.outbound) return false;
-  Mail mail{Mail::Type::promote, connection.shared_from_this()};
+  Mail mail{Mail::Type::promote, util::Ref<Connection>(connection)};
   if (control.type == ControlType::demote) {
     mail.type = Mail::Type::demote;
   } else if (control.type == ControlType::no_hot_ring) {
@@ -178,25 +178,25 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
 }
 
 void ControlReader::read_controls(uint64_t nonce) {
-  const std::shared_ptr<PeerProcess> process = x_connections.process_of(nonce);
+  const util::Ref<PeerProcess> process = x_connections.process_of(nonce);
   if (!process) return;
   each_of(*process, [this](Connection& connection) { read(connection, kAll); });
 }
 
 void ControlReader::on_hang_up(Connection& connection) {
   // The process may have executed another program, whose memory must not be touched.
-  if (!connection.closed.load()) connection.process->life->suspend();
-  if (connection.process->life->pidfd() < 0) return lose(connection, -FI_ECONNRESET);
+  if (!connection.closed.load()) connection.process->life().suspend();
+  if (connection.process->life().pidfd() < 0) return lose(connection, -FI_ECONNRESET);
   x_connections.unwatch(connection);
   connection.state = ConnectionState::hung_up;
   connection.deadline = x_connections.config.clock->now() + kExitGrace;
 }
 
 void ControlReader::on_exit(uint64_t process_id) {
-  const std::shared_ptr<PeerProcess> process = x_connections.process(process_id);
+  const util::Ref<PeerProcess> process = x_connections.process(process_id);
   if (!process) return;
   x_connections.unwatch_exit(*process);
-  process->life->suspend();
+  process->life().suspend();
   each_of(*process, [this](Connection& connection) {
     // The peer may have sent a bye before it exited.
     read(connection, kAll);
@@ -212,7 +212,7 @@ void ControlReader::on_exit(uint64_t process_id) {
 // channel, however, is shut down only by the polling thread (Connector::close), which may be
 // writing into the peer's memory at this moment.
 void ControlReader::lose(Connection& connection, int status) {
-  Mail mail{Mail::Type::lost, connection.shared_from_this()};
+  Mail mail{Mail::Type::lost, util::Ref<Connection>(connection)};
   mail.status = status;
   (void)send_control(connection.socket, ControlType::bye, status);
   if (connection.place.chunk) {

@@ -43,22 +43,17 @@ void keep_reported(CmaVerdict& now, const CmaVerdict& before) noexcept {
 
 DirectAccess::DirectAccess(LinkContext& context, OutChannel& out,
                            const std::unique_ptr<InChannel>& in, const LinkPhase& phase) noexcept
-    : x_context(context),
-      x_calls(context.calls),
-      x_counters(out.counters()),
-      x_out(out),
-      x_in(in),
-      x_phase(phase) {}
+    : x_context(context), x_out(out), x_in(in), x_phase(phase) {}
 
 void DirectAccess::learn(const Mail& mail) noexcept {
   const CmaPeer before = std::exchange(x_peer, mail.cma);
   // A link that was reset, and a verdict about the other call, repeat no warning.
-  if (before.identity.nonce == x_peer.identity.nonce) {
+  if (before.identity->nonce == x_peer.identity->nonce) {
     keep_reported(x_peer.read, before.read);
     keep_reported(x_peer.write, before.write);
   }
   x_final = mail.cma_final;
-  if (mail.cma_final) report_refusals(x_peer, x_counters);
+  if (mail.cma_final) report_refusals(x_peer, x_out.counters());
 }
 
 bool DirectAccess::possible() const noexcept {
@@ -107,11 +102,12 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   if (!peer_gate.enter()) return -FI_EBUSY;
   int error = 0;
   Target target = Target::peer;
+  Counters& counters = x_out.counters();
   if (remote.length <= kAtOnce) {
     const iovec there{remote_address(region.address + remote.offset), remote.length};
     error = move_by_cma(
-        x_calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
-        call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, target);
+        x_context.calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
+        call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes, target);
   }
   peer_gate.leave();
   if (remote.length > kAtOnce)
@@ -119,8 +115,8 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   // While the pid may belong to another process, it is unknown whose memory was accessed: the link
   // will end.
   if (error == ESRCH || (error == 0 && !x_peer.was_called(target))) return -FI_EBUSY;
-  if (error == 0) return x_counters.region_bytes += remote.length, kDone;
-  if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
+  if (error == 0) return counters.region_bytes += remote.length, kDone;
+  if (classify(error) == Failure::permission) deny(x_peer, call, error, counters);
   return -FI_EOPNOTSUPP;
 }
 

@@ -50,13 +50,11 @@ class DirectAccess final : public RegionSharing {
 
  private:
   LinkContext& x_context;
-  CmaCalls& x_calls;     ///< of the context
-  Counters& x_counters;  ///< those of the link
-  CmaPeer x_peer;
-  bool x_final = false;  ///< no further probe can permit more
   OutChannel& x_out;
   const std::unique_ptr<InChannel>& x_in;
   const LinkPhase& x_phase;
+  CmaPeer x_peer;
+  bool x_final = false;                             ///< no further probe can permit more
   std::unique_ptr<SharedRegions> x_shared_regions;  ///< shared with the peer until the link ends
   uint64_t x_revocations_seen = 0;  ///< revocations by the peer since the link began
   uint32_t x_link_number = 1;       ///< counts up each time the link begins

@@ -49,16 +49,20 @@ const char* remedy(int status) noexcept {
 void Handshake::begin(const ConnectRequest& request, util::Fd socket) {
   if (const auto begun = x_connections.outbound_to(request.address)) {
     const bool up = begun->state == ConnectionState::up;
-    if (!up) begun->request = request;
+    if (!up) {
+      begun->attempt->request = request;
+      begun->requested = request.link != nullptr;
+    }
     // A channel that is up and was not requested is in the mail, unless the polling thread has
     // closed it.
-    if (!up || (!begun->request.link && !begun->closed.load())) return;
+    if (!up || (!begun->requested && !begun->closed.load())) return;
   }
-  auto connection = std::make_shared<Connection>();
+  auto connection = util::make_ref<Connection>();
   connection->outbound = true;
   connection->state = ConnectionState::connecting;
-  connection->request = request;
-  connection->started = now();
+  connection->attempt->request = request;
+  connection->attempt->started = now();
+  connection->requested = request.link != nullptr;
   connection->socket = std::move(socket);
   try_connect(x_connections.add(connection));
 }
@@ -72,7 +76,7 @@ void Handshake::connect_back(const util::SocketAddress& peer, util::Fd socket) {
 
 void Handshake::give_up(Connection& connection) {
   if (connection.state == ConnectionState::awaiting_hello) return x_connections.drop(connection);
-  if (connection.chunk) {
+  if (connection.attempt && connection.attempt->chunk) {
     connection.deadline = now() + util::kMillisecond;
     return;
   }
@@ -86,25 +90,24 @@ void Handshake::try_connect(Connection& connection) {
 }
 
 void Handshake::connect_once(Connection& connection) {
+  const ConnectRequest& request = connection.attempt->request;
   auto socket = connection.socket ? util::Result<util::Fd>(std::move(connection.socket))
-                                  : connect_as_peer(connection.request.address);
+                                  : connect_as_peer(request.address);
   if (!socket) {
     const int status = socket.error();
     const bool soon = status == -FI_EAGAIN;  // the listener's queue is full, so it exists
     if (soon || status == -FI_ECONNREFUSED)
-      return retry_or_fail(connection, -FI_ECONNREFUSED,
-                           soon || connection.request.retry_refused
-                               ? x_connections.config.options.connect_timeout_ns
-                               : 0);
-    ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n",
-               connection.request.address.to_string().c_str(), util::ErrorText(-status).c_str(),
-               remedy(status));
+      return retry_or_fail(
+          connection, -FI_ECONNREFUSED,
+          soon || request.retry_refused ? x_connections.config.options.connect_timeout_ns : 0);
+    ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n", request.address.to_string().c_str(),
+               util::ErrorText(-status).c_str(), remedy(status));
     return retry_or_fail(connection, status, is_lack(status) ? kRetries : 0);
   }
   const Credentials peer = peer_credentials(socket->get());
   if (peer.uid != geteuid()) {
-    ERDMA_WARN(EP_CTRL, "%s belongs to another user (%u)\n",
-               connection.request.address.to_string().c_str(), peer.uid);
+    ERDMA_WARN(EP_CTRL, "%s belongs to another user (%u)\n", request.address.to_string().c_str(),
+               peer.uid);
     return fail(connection, -FI_EACCES);
   }
   connection.socket = std::move(*socket);
@@ -119,21 +122,22 @@ void Handshake::connect_once(Connection& connection) {
 
 void Handshake::retry_or_fail(Connection& connection, int status, uint64_t patience) {
   const uint64_t time = now();
+  ConnectionAttempt& attempt = *connection.attempt;
   x_connections.unwatch(connection);
   connection.socket.reset();
-  if (time - connection.started >= patience) {
+  if (time - attempt.started >= patience) {
     if (status == -FI_ECONNREFUSED)
       ERDMA_INFO(EP_CTRL, "no endpoint listens as %s\n",
-                 connection.request.address.to_string().c_str());
+                 attempt.request.address.to_string().c_str());
     return fail(connection, status);
   }
-  connection.backoff = std::clamp(connection.backoff * 2, util::kMillisecond, kMaxBackoff);
+  attempt.backoff = std::clamp(attempt.backoff * 2, util::kMillisecond, kMaxBackoff);
   connection.state = ConnectionState::connecting;
-  connection.deadline = time + connection.backoff;
+  connection.deadline = time + attempt.backoff;
 }
 
 void Handshake::fail(Connection& connection, int status) {
-  const ConnectRequest request = connection.request;
+  const ConnectRequest request = connection.attempt->request;
   x_connections.drop(connection);
   fail(request, status);
 }
@@ -206,8 +210,8 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   connection.place = *place;
   x_connections.go_up(connection);
   // The polling thread must know the ring before anything can arrive in it.
-  post_up({Mail::Type::in_up, connection.shared_from_this()});
-  connection.started = now();
+  post_up({Mail::Type::in_up, util::Ref<Connection>(connection)});
+  connection.attempt->started = now();
   if (!send_welcome(connection)) return;
   // If memory runs out here, the polling thread connects once it has something to send.
   guarded("connecting", [&] { connect_back(connection.process->name, std::move(back)); });
@@ -229,16 +233,17 @@ bool Handshake::send_welcome(Connection& connection) {
   if (connection.welcome_due) {
     const uint64_t time = now();
     connection.deadline = time + util::kMillisecond;
-    if (time - connection.started < most_wait_for_room()) return true;
+    if (time - connection.attempt->started < most_wait_for_room()) return true;
     send_refusal(connection);
   }
   if (rc) return x_control.lose(connection, -FI_ECONNRESET), false;
+  x_connections.forget_attempt(connection);
   x_negotiation.begin(connection);
   return true;
 }
 
 void Handshake::on_welcome(Connection& connection) {
-  if (connection.chunk) return accept_welcome(connection);
+  if (connection.attempt->chunk) return accept_welcome(connection);
   const Greeting ours = x_connections.greeting();
   Welcome welcome{ours};
   Received received = receive(connection.socket.get(), &welcome, sizeof(welcome));
@@ -247,7 +252,7 @@ void Handshake::on_welcome(Connection& connection) {
   if (is_bye(welcome, received.bytes))
     return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries + most_wait_for_room());
   if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
-  const util::AddressText peer = connection.request.address.to_string();
+  const util::AddressText peer = connection.attempt->request.address.to_string();
   const std::string fault = fault_of(welcome.greeting, received.bytes == sizeof(welcome), ours);
   if (!fault.empty() || welcome.status) {
     ERDMA_NOTICE(peer_lost, EP_CTRL, "no connection with %s: %s", peer.c_str(),
@@ -259,29 +264,29 @@ void Handshake::on_welcome(Connection& connection) {
                  remedy(-FI_EMFILE));
     return fail(connection, -FI_EMFILE);
   }
-  connection.welcome = welcome;
-  connection.chunk = std::move(received.fds[0]);
-  connection.started = now();
+  connection.attempt->welcome = welcome;
+  connection.attempt->chunk = std::move(received.fds[0]);
+  connection.attempt->started = now();
   accept_welcome(connection);
 }
 
 /// Steps that may throw or lack memory come first: this function is then called again, because the
 /// peer already considers the connection established.
 void Handshake::accept_welcome(Connection& connection) {
-  const Welcome& welcome = connection.welcome;
+  ConnectionAttempt& attempt = *connection.attempt;
+  const Welcome& welcome = attempt.welcome;
   const char* why = nullptr;
   x_control.read_controls(welcome.greeting.nonce);
   const bool again = bool(connection.process);
   // Its exit was reported while this side waited, and is not reported again.
-  if (again && connection.process->life->exited()) return fail(connection, -FI_ECONNREFUSED);
+  if (again && connection.process->life().exited()) return fail(connection, -FI_ECONNREFUSED);
   const int status =
       again ? 0 : x_connections.find_or_add_process(connection, welcome.greeting, &why);
   if (is_lack(status)) return await_room(connection, status);
-  auto chunk = Memfd::adopt(std::move(connection.chunk), kColdChunkBytes);
+  auto chunk = Memfd::adopt(std::move(attempt.chunk), kColdChunkBytes);
   if (!status && chunk.error() == -FI_ENOMEM) return await_room(connection, -FI_ENOMEM);
   if (status || !chunk || welcome.ring >= kColdRings) {
-    ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
-               connection.request.address.to_string().c_str(),
+    ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n", attempt.request.address.to_string().c_str(),
                why ? why : "its shared memory is not what it announced");
     return fail(connection, -FI_ECONNREFUSED);
   }
@@ -290,16 +295,17 @@ void Handshake::accept_welcome(Connection& connection) {
   if (x_connections.watch(connection)) return fail(connection, -FI_ENOMEM);
   x_connections.go_up(connection);
   x_negotiation.begin(connection);
-  Mail mail{Mail::Type::out_up, connection.shared_from_this(), connection.request};
+  Mail mail{Mail::Type::out_up, util::Ref<Connection>(connection), attempt.request};
   mail.segment = std::move(*chunk);
   mail.ring = welcome.ring;
   post_up(std::move(mail));
+  x_connections.forget_attempt(connection);
 }
 
 /// What the peer sends meanwhile stays in the socket.
 void Handshake::await_room(Connection& connection, int lack) {
   const uint64_t time = now();
-  if (time - connection.started >= kMapPatience) return fail(connection, lack);
+  if (time - connection.attempt->started >= kMapPatience) return fail(connection, lack);
   x_connections.unwatch(connection);
   connection.deadline = time + util::kMillisecond;
 }
@@ -311,7 +317,7 @@ int Handshake::check_name(Connection& connection, const util::SocketAddress& nam
                           util::Fd& back) {
   const util::SocketAddress address = x_connections.canonical(name);
   bool taken = false;
-  for (const auto& [id, process] : x_connections.processes()) {
+  for (const auto& process : x_connections.processes()) {
     if (!(x_connections.canonical(process->name) == address) || !speaks(*process)) continue;
     if (process->nonce == nonce && process->proven)
       return 0;  // find_or_add_process() compares the pid
@@ -340,7 +346,7 @@ void Handshake::post_up(Mail mail) noexcept {
 void Handshake::on_deadline(Connection& connection) {
   if (connection.state == ConnectionState::connecting) return try_connect(connection);
   if (connection.welcome_due) return void(send_welcome(connection));
-  if (connection.chunk) {
+  if (connection.attempt && connection.attempt->chunk) {
     if (!guarded("connecting", [&] { accept_welcome(connection); })) give_up(connection);
     return;
   }
@@ -350,7 +356,7 @@ void Handshake::on_deadline(Connection& connection) {
   }
   // A stopped or very slow peer is not dead; its socket reports when it is.
   ERDMA_INFO(EP_CTRL, "%s does not answer yet; waiting\n",
-             connection.request.address.to_string().c_str());
+             connection.attempt->request.address.to_string().c_str());
 }
 
 }  // namespace erdma::transport::shm

@@ -26,8 +26,7 @@ void wait_until(const util::Clock& clock, Settled quiet) noexcept {
 
 }  // namespace
 
-InChannel::InChannel(LinkContext& context, ShmLink& link,
-                     std::shared_ptr<Connection> connection) noexcept
+InChannel::InChannel(LinkContext& context, ShmLink& link, util::Ref<Connection> connection) noexcept
     : x_current(&x_cold),
       x_context(context),
       x_link(link),
@@ -225,7 +224,7 @@ bool InChannel::sender_left() const noexcept {
 
 // A dead peer may have claimed chunks that it never reports as written; its writes ended with it.
 bool InChannel::sender_dead() const noexcept {
-  return x_connection->process->life->exited();
+  return x_connection->process->life().exited();
 }
 
 bool InChannel::quiesce() noexcept {

@@ -24,7 +24,7 @@ struct BulkInTag;  ///< the channel has large transfers under way
 /// the last entry in the ring that it leaves.
 class InChannel final : public util::ListHook<BulkInTag> {
  public:
-  InChannel(LinkContext& context, ShmLink& link, std::shared_ptr<Connection> connection) noexcept;
+  InChannel(LinkContext& context, ShmLink& link, util::Ref<Connection> connection) noexcept;
 
   bool hot() const noexcept { return x_current != &x_cold; }
   bool ready() const noexcept { return x_current->ready(); }
@@ -79,7 +79,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   void wake_waiting_sender() noexcept;
 
   ShmLink& link() const noexcept { return x_link; }
-  const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
+  const util::Ref<Connection>& connection() const noexcept { return x_connection; }
 
  private:
   static constexpr uint32_t kPromoteAfter = 16;
@@ -124,7 +124,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   uint32_t x_until_promotion = kPromoteAfter;  ///< entries through the cold ring
   uint32_t x_pause = kAskAgainAfter;
   RingReceiver x_cold;
-  std::shared_ptr<Connection> x_connection;
+  util::Ref<Connection> x_connection;
   OwnerGate x_owner_gate;
   std::unique_ptr<Hot> x_hot;
   std::unique_ptr<InBulk> x_bulk;  ///< from the first large transfer on

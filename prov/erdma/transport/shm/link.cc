@@ -25,9 +25,7 @@ ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexc
                      .retractable = &x_retractable,
                      .files = &x_files}),
       x_out(context, context.counters_of(address)),
-      x_context(context),
-      x_counters(x_out.counters()),
-      x_retractable(x_out, x_counters) {}
+      x_context(context) {}
 
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
                   SendHint hint) noexcept {
@@ -36,7 +34,7 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
     return connect();
   if (!ring->push(Kind::packet, &header, payload, count, length)) [[unlikely]]
     return no_room(length);
-  x_counters.ring_bytes += length;
+  x_out.counters().ring_bytes += length;
   x_out.announce(hint);
   if (hint == SendHint::unfinished) x_context.fragments.written(this, length);
   return 0;
@@ -49,14 +47,14 @@ int ShmLink::connect() noexcept {
     (void)x_context.try_later();
     return rc;
   }
-  ++x_counters.connects;
+  ++x_out.counters().connects;
   x_phase.state = LinkState::connecting;
   return -FI_EAGAIN;
 }
 
 int ShmLink::no_room(size_t length) noexcept {
   if (length > limits().eager) return -FI_EMSGSIZE;
-  ++x_counters.waits;
+  ++x_out.counters().waits;
   x_context.fragments.forget(this);
   x_out.wake();  // the packets in the ring may have been sent as unfinished
   LinkContext::join(x_context.starved, *this);
@@ -268,7 +266,7 @@ void ShmLink::end_channels(int status) noexcept {
 
 // Closed last: from then on another peer may get its ring.
 void ShmLink::end_in(int status) noexcept {
-  const std::shared_ptr<Connection> connection = x_in->connection();
+  const util::Ref<Connection> connection = x_in->connection();
   x_in->end();
   x_in.reset();
   x_files.drop_received();

@@ -89,14 +89,13 @@ class ShmLink final : public Link,
 
   OutChannel x_out;
   LinkContext& x_context;
-  Counters& x_counters;      ///< of the peer
   bool x_was_up = false;     ///< was connected once
   bool x_addressed = false;  ///< by the application, and the background thread has been told
   uint32_t x_attempt = 0;
   std::unique_ptr<InChannel> x_in;
   LinkPhase x_phase;
   DirectAccess x_direct{x_context, x_out, x_in, x_phase};
-  RingRetractableSends x_retractable;
+  RingRetractableSends x_retractable{x_out};
   std::unique_ptr<RemoteWrites> x_remote_writes;
   PassedFiles x_files{x_out, x_in};
 };

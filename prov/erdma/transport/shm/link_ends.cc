@@ -20,7 +20,7 @@ constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
 bool is_silent(const InChannel& in) noexcept {
   const Connection& connection = *in.connection();
   const ColdControl& control = connection.place.chunk->controls[connection.place.index];
-  if (load_acquire(control.left) || connection.process->life->exited()) return true;
+  if (load_acquire(control.left) || connection.process->life().exited()) return true;
   pollfd socket{connection.socket.get(), POLLRDHUP, 0};
   return ::poll(&socket, 1, 0) == 1 && (socket.revents & (POLLRDHUP | POLLHUP));
 }

@@ -126,9 +126,9 @@ void Listener::admit(util::Fd socket) {
                int(peer.pid), peer.uid, geteuid());
     return;
   }
-  auto connection = std::make_shared<Connection>();
+  auto connection = util::make_ref<Connection>();
   connection->socket = std::move(socket);
-  connection->started = now;
+  connection->attempt->started = now;
   connection->deadline = now + kHelloTimeout;
   // The peer of a connection that nobody would read connects again.
   if (x_connections.watch(x_connections.add(connection))) x_connections.drop(*connection);

@@ -26,7 +26,7 @@ struct Mail {
     no_hot_ring,  ///< connection
   };
   Type type;
-  std::shared_ptr<Connection> connection = nullptr;
+  util::Ref<Connection> connection = nullptr;
   ConnectRequest request = {};
   int status = 0;
   uint32_t ring = 0;

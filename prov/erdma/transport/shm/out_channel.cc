@@ -15,7 +15,7 @@ constexpr unsigned kBulkYields = 64;      ///< per channel, at most
 
 }  // namespace
 
-void OutChannel::begin(std::shared_ptr<Connection> connection, Memfd chunk, uint32_t index,
+void OutChannel::begin(util::Ref<Connection> connection, Memfd chunk, uint32_t index,
                        uint64_t heard) noexcept {
   x_bulk.reset();
   x_bulk_segment.reset();

@@ -31,7 +31,7 @@ class OutChannel {
   bool up() const noexcept { return x_up; }
   bool stopped() const noexcept { return x_stopped; }
   /// `heard`: revocations that this side has been told of over the link.
-  void begin(std::shared_ptr<Connection> connection, Memfd chunk, uint32_t index,
+  void begin(util::Ref<Connection> connection, Memfd chunk, uint32_t index,
              uint64_t heard) noexcept;
   /// Sends nothing more, and tells the receiver.
   void stop() noexcept;
@@ -40,7 +40,7 @@ class OutChannel {
     tell_before_reuse(control().left, uint32_t(SenderState::left));
   }
   void end() noexcept;
-  const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
+  const util::Ref<Connection>& connection() const noexcept { return x_connection; }
 
   /// Where the next entry is pushed; null: not connected, or a switch is due.
   RingSender* ring() const noexcept { return x_ring; }
@@ -113,7 +113,7 @@ class OutChannel {
   std::unique_ptr<Hot> x_hot;
   LinkContext& x_context;
   Counters& x_counters;  ///< the link's
-  std::shared_ptr<Connection> x_connection;
+  util::Ref<Connection> x_connection;
   PeerGate x_borrowing;
   unsigned x_bulk_polls = 0;        ///< polls before x_bulk_segment had arrived
   unsigned x_yields = 0;            ///< yields of the core among them

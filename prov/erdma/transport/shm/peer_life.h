@@ -49,8 +49,8 @@ class PeerLife {
   static constexpr uint64_t kTrust = 100'000;  // ns
 
   const util::Fd x_pidfd;
-  const util::Clock& x_clock;
   std::atomic<bool> x_suspended = false;
+  const util::Clock& x_clock;
   uint64_t x_asked = 0;
 };
 

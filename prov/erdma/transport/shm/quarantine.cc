@@ -59,7 +59,7 @@ void Quarantine::on_sender_done(Connection& connection) noexcept {
 bool Quarantine::at_limit(const util::SocketAddress& name) const noexcept {
   const util::SocketAddress address = x_connections.canonical(name);
   size_t count = 0;
-  for (const auto& [id, process] : x_connections.processes())
+  for (const auto& process : x_connections.processes())
     if (x_connections.canonical(process->name) == address) count += process->connections.size();
   return count >= kMaxOfOneName;
 }

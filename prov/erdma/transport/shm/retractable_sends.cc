@@ -14,11 +14,11 @@ int RingRetractableSends::send(const Header& header, const iovec* payload, size_
   }
   uint32_t sequence = 0;
   if (!ring->push_retractable(&header, payload, count, length, sequence)) {
-    ++x_counters.waits;
+    ++x_out.counters().waits;
     return -FI_EAGAIN;
   }
   packet = x_out.name_of_packet(sequence);
-  x_counters.ring_bytes += length;
+  x_out.counters().ring_bytes += length;
   x_out.announce();
   return 0;
 }

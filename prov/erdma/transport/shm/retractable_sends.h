@@ -8,8 +8,7 @@ namespace erdma::transport::shm {
 /// Packets in one peer's hot ring that can be taken back. Polling thread only.
 class RingRetractableSends final : public RetractableSends {
  public:
-  RingRetractableSends(OutChannel& out, Counters& counters) noexcept
-      : x_out(out), x_counters(counters) {}
+  explicit RingRetractableSends(OutChannel& out) noexcept : x_out(out) {}
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            uint64_t& packet) noexcept override;
@@ -18,7 +17,6 @@ class RingRetractableSends final : public RetractableSends {
 
  private:
   OutChannel& x_out;
-  Counters& x_counters;
 };
 
 }  // namespace erdma::transport::shm
