@@ -22,7 +22,7 @@ util::Result<ColdPlace> ColdRings::acquire(bool registered) {
     return rc;
   chunk.used |= uint64_t(1) << index;
   x_all_registered = x_all_registered && registered;
-  const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
+  const ColdPlace place{&chunk.segment.as<ColdChunk>(), index};
   ColdControl& control = place.chunk->controls[index];
   control.left.store(0, std::memory_order_relaxed);
   control.revocations.store(OwnerGate::kClosed, std::memory_order_relaxed);
@@ -30,6 +30,13 @@ util::Result<ColdPlace> ColdRings::acquire(bool registered) {
   control.help.store(0, std::memory_order_relaxed);
   reset_ring(RingMemory::cold(*place.chunk, index), 0);
   return place;
+}
+
+int ColdRings::descriptor_of(const ColdPlace& place) noexcept {
+  const std::lock_guard guard(x_mutex);
+  for (const Chunk& chunk : x_chunks)
+    if (chunk.segment.data() == place.chunk) return chunk.segment.fd();
+  return -1;
 }
 
 void ColdRings::release(const ColdPlace& place) noexcept {

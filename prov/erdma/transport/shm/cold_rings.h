@@ -14,7 +14,6 @@ namespace erdma::transport::shm {
 struct ColdPlace {
   ColdChunk* chunk = nullptr;
   uint32_t index = 0;
-  int fd = -1;  ///< of the chunk; open as long as the ColdRings exists
 };
 
 /// The cold rings with which every inbound peer begins, in chunks of kColdRings that never move.
@@ -27,6 +26,8 @@ class ColdRings {
   /// An empty ring that no peer uses. `registered`: its new user has registered for expedited
   /// barriers.
   util::Result<ColdPlace> acquire(bool registered);
+  /// The descriptor of the chunk; open as long as this object exists.
+  int descriptor_of(const ColdPlace& place) noexcept;
   /// Neither the former sender nor the polling thread touches the ring any more.
   void release(const ColdPlace& place) noexcept;
   /// Sets may_sleep in all chunks, for good; peers that get a ring later see it. True if all peers

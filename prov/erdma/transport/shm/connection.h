@@ -70,7 +70,10 @@ struct ConnectionAttempt {
 
 /// The control socket of one channel. The background thread receives from it; either thread sends.
 struct Connection : util::Counted {
+  /// Inbound: the ring given to the peer.
+  ColdPlace place() const noexcept { return {chunk, ring}; }
   util::Fd socket;
+  uint32_t ring = 0;                ///< inbound: the index in `chunk`
   std::atomic<uint32_t> unread{0};  ///< its control messages that are in the mailbox
   /// This side closed it: the end of its socket says nothing about the peer.
   std::atomic<bool> closed{false};
@@ -95,7 +98,7 @@ struct Connection : util::Counted {
   std::unique_ptr<ConnectionAttempt> attempt = std::make_unique<ConnectionAttempt>();
 
   util::Ref<PeerProcess> process;  ///< set once greeted
-  ColdPlace place;                 ///< inbound: the ring given to the peer
+  ColdChunk* chunk = nullptr;      ///< inbound: has the ring given to the peer
   ShmLink* link = nullptr;         ///< polling thread only
 };
 

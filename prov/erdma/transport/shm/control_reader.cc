@@ -215,7 +215,7 @@ void ControlReader::lose(Connection& connection, int status) {
   Mail mail{Mail::Type::lost, util::Ref<Connection>(connection)};
   mail.status = status;
   (void)send_control(connection.socket, ControlType::bye, status);
-  if (connection.place.chunk) {
+  if (connection.chunk) {
     ::shutdown(connection.socket.get(), SHUT_WR);
     x_quarantine.begin(connection);
   } else {

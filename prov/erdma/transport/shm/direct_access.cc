@@ -41,10 +41,6 @@ void keep_reported(CmaVerdict& now, const CmaVerdict& before) noexcept {
 
 }  // namespace
 
-DirectAccess::DirectAccess(LinkContext& context, OutChannel& out,
-                           const std::unique_ptr<InChannel>& in, const LinkPhase& phase) noexcept
-    : x_context(context), x_out(out), x_in(in), x_phase(phase) {}
-
 void DirectAccess::learn(const Mail& mail) noexcept {
   const CmaPeer before = std::exchange(x_peer, mail.cma);
   // A link that was reset, and a verdict about the other call, repeat no warning.
@@ -53,11 +49,15 @@ void DirectAccess::learn(const Mail& mail) noexcept {
     keep_reported(x_peer.write, before.write);
   }
   x_final = mail.cma_final;
-  if (mail.cma_final) report_refusals(x_peer, x_out.counters());
+  if (mail.cma_final) report_refusals(x_peer, x_link.out().counters());
 }
 
 bool DirectAccess::possible() const noexcept {
-  return x_context.options.cma && x_in && x_phase.state != LinkState::ending;
+  return x_link.context().options.cma && x_link.in() && x_link.phase().state != LinkState::ending;
+}
+
+bool DirectAccess::unused() noexcept {
+  return !x_link.in() || !x_link.in()->regions_in_use();
 }
 
 int DirectAccess::share(const iovec& memory, bool for_reads, bool for_writes,
@@ -65,7 +65,7 @@ int DirectAccess::share(const iovec& memory, bool for_reads, bool for_writes,
   if (!possible()) return -FI_EOPNOTSUPP;
   if (!x_shared_regions) x_shared_regions.reset(new (std::nothrow) SharedRegions);
   if (!x_shared_regions) return -FI_ENOMEM;
-  if (x_out.bulk()) x_out.bulk()->shares(x_shared_regions.get());
+  if (x_link.out().bulk()) x_link.out().bulk()->shares(x_shared_regions.get());
   SharedRegion region = x_shared_regions->share(memory, for_reads, for_writes);
   region.link = x_link_number;
   remote_key.put(region);
@@ -75,19 +75,21 @@ int DirectAccess::share(const iovec& memory, bool for_reads, bool for_writes,
 void DirectAccess::revoke(const RemoteKey& remote_key) noexcept {
   if (!is_region(remote_key)) return;
   ++x_revocations_made;
-  if (x_in) x_in->owner_gate().revoke_region();
+  if (x_link.in()) x_link.in()->owner_gate().revoke_region();
   const uint64_t id = x_shared_regions ? x_shared_regions->revoke(decode(remote_key)) : 0;
-  if (id && x_out.bulk()) x_out.bulk()->taken_back(id);
+  if (id && x_link.out().bulk()) x_link.out().bulk()->taken_back(id);
 }
 
 void DirectAccess::on_revoked() noexcept {
   ++x_revocations_seen;
-  if (x_out.up()) x_out.peer_gate().region_revoked();
+  if (x_link.out().up()) x_link.out().peer_gate().region_revoked();
 }
 
 int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
                          uint64_t token) noexcept {
-  if (!x_context.options.cma) return -FI_EOPNOTSUPP;
+  LinkContext& context = x_link.context();
+  OutChannel& out = x_link.out();
+  if (!context.options.cma) return -FI_EOPNOTSUPP;
   if (!is_region(remote.memory) || remote.length == 0) return -FI_EINVAL;
   const SharedRegion region = decode(remote.memory);
   if (!contains(region, remote) || count > kMaxIov ||
@@ -95,23 +97,23 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
     return -FI_EINVAL;
   const Permission permission = x_peer.verdict(call).permission;
   if (permission == Permission::denied && x_final) return -FI_EOPNOTSUPP;
-  if (permission != Permission::allowed || !x_in || !x_out.up() || x_out.stopped())
+  if (permission != Permission::allowed || !x_link.in() || !out.up() || out.stopped())
     return -FI_EBUSY;
-  PeerGate& peer_gate = x_out.peer_gate();
+  PeerGate& peer_gate = out.peer_gate();
   peer_gate.belongs_to(region.link);
   if (!peer_gate.enter()) return -FI_EBUSY;
   int error = 0;
   Target target = Target::peer;
-  Counters& counters = x_out.counters();
+  Counters& counters = out.counters();
   if (remote.length <= kAtOnce) {
     const iovec there{remote_address(region.address + remote.offset), remote.length};
-    error = move_by_cma(
-        x_context.calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
-        call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes, target);
+    error = move_by_cma(context.calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
+                        call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes,
+                        target);
   }
   peer_gate.leave();
   if (remote.length > kAtOnce)
-    return x_in->access(call, region, remote.offset, local, count, remote.length, token);
+    return x_link.in()->access(call, region, remote.offset, local, count, remote.length, token);
   // While the pid may belong to another process, it is unknown whose memory was accessed: the link
   // will end.
   if (error == ESRCH || (error == 0 && !x_peer.was_called(target))) return -FI_EBUSY;
@@ -121,7 +123,7 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
 }
 
 void DirectAccess::end() noexcept {
-  if (x_out.bulk()) x_out.bulk()->shares(nullptr);
+  if (x_link.out().bulk()) x_link.out().bulk()->shares(nullptr);
   x_shared_regions.reset();
   x_revocations_seen = x_revocations_made = 0;
   ++x_link_number;

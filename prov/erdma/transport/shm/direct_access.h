@@ -5,23 +5,18 @@
 
 #include "transport/memory.h"
 #include "transport/shm/cma.h"
-#include "transport/shm/in_channel.h"
-#include "transport/shm/link_state.h"
-#include "transport/shm/out_channel.h"
 #include "transport/shm/shared_regions.h"
 
 namespace erdma::transport::shm {
 
-struct LinkContext;
+class ShmLink;
 struct Mail;
 
 /// Memory that the two sides of one link share until the link ends. RMA accesses it by CMA, without
 /// the owner's processor. Polling thread only.
 class DirectAccess final : public RegionSharing {
  public:
-  /// `out`, `in` and `phase` are the link's; a null `in` = nothing has been received.
-  DirectAccess(LinkContext& context, OutChannel& out, const std::unique_ptr<InChannel>& in,
-               const LinkPhase& phase) noexcept;
+  explicit DirectAccess(ShmLink& link) noexcept : x_link(link) {}
 
   /// Takes over what is permitted on the peer: from the first channel, or from a later verdict.
   void learn(const Mail& mail) noexcept;
@@ -34,7 +29,7 @@ class DirectAccess final : public RegionSharing {
   int share(const iovec& memory, bool for_reads, bool for_writes,
             RemoteKey& remote_key) noexcept override;
   void revoke(const RemoteKey& remote_key) noexcept override;
-  bool unused() noexcept override { return !x_in || !x_in->regions_in_use(); }
+  bool unused() noexcept override;
   SharedRegions* region() const noexcept { return x_shared_regions.get(); }
   uint32_t link_number() const noexcept { return x_link_number; }
   uint32_t revocations_made() const noexcept { return x_revocations_made; }
@@ -49,10 +44,7 @@ class DirectAccess final : public RegionSharing {
   void end() noexcept;
 
  private:
-  LinkContext& x_context;
-  OutChannel& x_out;
-  const std::unique_ptr<InChannel>& x_in;
-  const LinkPhase& x_phase;
+  ShmLink& x_link;
   CmaPeer x_peer;
   bool x_final = false;                             ///< no further probe can permit more
   std::unique_ptr<SharedRegions> x_shared_regions;  ///< shared with the peer until the link ends

@@ -207,7 +207,8 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
     return turn_away(connection, rc, why);
   auto place = x_connections.config.rings->acquire(connection.process->expedited);
   if (!place) return turn_away(connection, place.error(), "no memory for its ring");
-  connection.place = *place;
+  connection.chunk = place->chunk;
+  connection.ring = place->index;
   x_connections.go_up(connection);
   // The polling thread must know the ring before anything can arrive in it.
   post_up({Mail::Type::in_up, util::Ref<Connection>(connection)});
@@ -226,8 +227,8 @@ uint64_t Handshake::most_wait_for_room() const noexcept {
 bool Handshake::send_welcome(Connection& connection) {
   Welcome welcome;
   welcome.greeting = x_connections.greeting();
-  welcome.ring = connection.place.index;
-  const int fd = connection.place.fd;
+  welcome.ring = connection.ring;
+  const int fd = x_connections.config.rings->descriptor_of(connection.place());
   const int rc = send_message(connection.socket.get(), &welcome, sizeof(welcome), &fd, 1);
   connection.welcome_due = lacks_room(rc);
   if (connection.welcome_due) {

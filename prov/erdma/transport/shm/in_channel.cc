@@ -30,10 +30,10 @@ InChannel::InChannel(LinkContext& context, ShmLink& link, util::Ref<Connection> 
     : x_current(&x_cold),
       x_context(context),
       x_link(link),
-      x_cold(RingMemory::cold(*connection->place.chunk, connection->place.index), 0),
+      x_cold(RingMemory::cold(*connection->chunk, connection->ring), 0),
       x_connection(std::move(connection)),
-      x_owner_gate(x_connection->place.chunk->controls[x_connection->place.index],
-                   link.direct().link_number(), link.direct().revocations_made()) {}
+      x_owner_gate(x_connection->chunk->controls[x_connection->ring], link.direct().link_number(),
+                   link.direct().revocations_made()) {}
 
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
@@ -218,8 +218,8 @@ int InChannel::access(CmaCall call, const SharedRegion& region, uint64_t offset,
 }
 
 bool InChannel::sender_left() const noexcept {
-  const ColdPlace& place = x_connection->place;
-  return look_after_reading(place.chunk->controls[place.index].left) == uint32_t(SenderState::left);
+  const ColdControl& control = x_connection->chunk->controls[x_connection->ring];
+  return look_after_reading(control.left) == uint32_t(SenderState::left);
 }
 
 // A dead peer may have claimed chunks that it never reports as written; its writes ended with it.

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kIdleEntries = 1024;
 
 uint64_t bit_of(const InChannel& channel) noexcept {
-  return uint64_t(1) << channel.connection()->place.index;
+  return uint64_t(1) << channel.connection()->ring;
 }
 
 }  // namespace
@@ -69,12 +69,12 @@ void InChannels::show_core(uint64_t sign) noexcept {
 
 InChannels::Chunk* InChannels::chunk_of(const InChannel& channel) noexcept {
   for (Chunk& chunk : x_chunks)
-    if (chunk.shared == channel.connection()->place.chunk) return &chunk;
+    if (chunk.shared == channel.connection()->chunk) return &chunk;
   return nullptr;
 }
 
 void InChannels::add(InChannel& channel) {
-  const ColdPlace& place = channel.connection()->place;
+  const ColdPlace place = channel.connection()->place();
   if (!chunk_of(channel)) x_chunks.push_back({place.chunk, 0, {}});
   Chunk& chunk = *chunk_of(channel);
   chunk.channels[place.index] = &channel;
@@ -82,8 +82,7 @@ void InChannels::add(InChannel& channel) {
 }
 
 void InChannels::forget(InChannel& channel) noexcept {
-  if (Chunk* chunk = chunk_of(channel))
-    chunk->channels[channel.connection()->place.index] = nullptr;
+  if (Chunk* chunk = chunk_of(channel)) chunk->channels[channel.connection()->ring] = nullptr;
   unwatch(channel);
   std::erase(x_waiting, &channel);
   std::erase(x_unbegun, &channel);

@@ -29,7 +29,7 @@ ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexc
 
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
                   SendHint hint) noexcept {
-  RingSender* const ring = x_out.ring();
+  SlotSender* const ring = x_out.ring();
   if (!ring) [[unlikely]]
     return connect();
   if (!ring->push(Kind::packet, &header, payload, count, length)) [[unlikely]]
@@ -63,7 +63,7 @@ int ShmLink::no_room(size_t length) noexcept {
 
 LinkReport ShmLink::report() noexcept {
   constexpr const char* kStates[] = {"idle", "connecting", "up", "broken", "ending", "closed"};
-  RingSender* const ring = x_out.ring();
+  SlotSender* const ring = x_out.ring();
   return {"shm", kStates[size_t(x_phase.state)], ring ? ring->room() : 0};
 }
 
@@ -76,10 +76,10 @@ LinkLimits ShmLink::limits() const noexcept {
 // the ring, and the receiver can complete it by itself. So do messages to so many peers that they
 // leave the cache before the receivers run.
 bool ShmLink::prefers_fragments(size_t length) noexcept {
-  RingSender* const ring = x_out.ring();
+  RingSender* const ring = x_out.hot_ring();
   const auto most =
       x_context.fragment_limits.limits(x_context.core.shared(), may_call(x_direct.peer()));
-  if (!ring || x_out.cold() || length > most.message) return false;
+  if (!ring || length > most.message) return false;
   if (x_context.large_messages.links_with(this) * length > most.all_rings) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
   x_context.count_message();

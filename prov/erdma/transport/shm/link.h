@@ -21,7 +21,6 @@ struct Mail;
 // The lists in which a link may be.
 struct StarvedTag;  ///< its ring was full
 struct SwitchTag;   ///< a switch of rings is due
-struct ReplyTag;    ///< answers to remote writes are due
 struct BulkOutTag;  ///< the peer may need help with what it reads here
 struct EndTag;      ///< broken or ending
 
@@ -30,7 +29,6 @@ struct EndTag;      ///< broken or ending
 class ShmLink final : public Link,
                       public util::ListHook<StarvedTag>,
                       public util::ListHook<SwitchTag>,
-                      public util::ListHook<ReplyTag>,
                       public util::ListHook<BulkOutTag>,
                       public util::ListHook<EndTag> {
  public:
@@ -67,6 +65,7 @@ class ShmLink final : public Link,
   /// The peer asks for help with memory that was shared with it.
   void help() noexcept;
 
+  LinkContext& context() const noexcept { return x_context; }
   InChannel* in() const noexcept { return x_in.get(); }
   OutChannel& out() noexcept { return x_out; }
   /// The peer process of either channel, or null.
@@ -94,7 +93,7 @@ class ShmLink final : public Link,
   uint32_t x_attempt = 0;
   std::unique_ptr<InChannel> x_in;
   LinkPhase x_phase;
-  DirectAccess x_direct{x_context, x_out, x_in, x_phase};
+  DirectAccess x_direct{*this};
   RingRetractableSends x_retractable{x_out};
   std::unique_ptr<RemoteWrites> x_remote_writes;
   PassedFiles x_files{x_out, x_in};

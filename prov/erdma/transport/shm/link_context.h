@@ -72,7 +72,7 @@ struct LinkContext {
   /// No room in the ring; does not set `attention`.
   util::IntrusiveList<ShmLink, StarvedTag> starved;
   util::IntrusiveList<ShmLink, SwitchTag> switching;
-  util::IntrusiveList<ShmLink, ReplyTag> replying;
+  util::IntrusiveList<RemoteWrites> replying;  ///< answers to remote writes are due
   util::IntrusiveList<ShmLink, BulkOutTag> bulk_outs;
   util::IntrusiveList<InChannel, BulkInTag> bulk_ins;
   DeferredDones deferred;

@@ -19,7 +19,7 @@ constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
 /// the polling thread that sends there, or when the process exits or executes another program.
 bool is_silent(const InChannel& in) noexcept {
   const Connection& connection = *in.connection();
-  const ColdControl& control = connection.place.chunk->controls[connection.place.index];
+  const ColdControl& control = connection.chunk->controls[connection.ring];
   if (load_acquire(control.left) || connection.process->life().exited()) return true;
   pollfd socket{connection.socket.get(), POLLRDHUP, 0};
   return ::poll(&socket, 1, 0) == 1 && (socket.revents & (POLLRDHUP | POLLHUP));

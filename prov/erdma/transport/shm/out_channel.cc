@@ -10,8 +10,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr unsigned kPollsPerYield = 256;  ///< a few microseconds
-constexpr unsigned kBulkYields = 64;      ///< per channel, at most
+constexpr uint16_t kPollsPerYield = 256;  ///< a few microseconds
+constexpr uint8_t kBulkYields = 64;       ///< per channel, at most
 
 }  // namespace
 
@@ -23,10 +23,11 @@ void OutChannel::begin(util::Ref<Connection> connection, Memfd chunk, uint32_t i
   x_connection = std::move(connection);
   x_chunk = std::move(chunk);
   x_index = index;
-  x_hot_count = x_bulk_polls = x_yields = 0;
+  x_hot_count = 0;
+  x_bulk_polls = x_yields = 0;
   x_switch = Switch::none;
   x_asked_for_hot = x_stopped = false;
-  x_cold_ring = RingSender(RingMemory::cold(this->chunk(), index), 0);
+  x_cold_ring = SlotSender(RingMemory::cold(this->chunk(), index), 0);
   x_borrowing = PeerGate(control(), heard);
   x_wake = &this->chunk().wake;
   x_waker = &x_connection->process->waker;
@@ -83,7 +84,8 @@ bool OutChannel::ask_cold() noexcept {
 
 bool OutChannel::try_switch() noexcept {
   if (!x_up || x_stopped || x_switch == Switch::none) return true;
-  RingSender& left = x_switch == Switch::to_hot ? x_cold_ring : x_hot->ring;
+  SlotSender& left =
+      x_switch == Switch::to_hot ? x_cold_ring : static_cast<SlotSender&>(x_hot->ring);
   const Header nothing{};
   const iovec empty{nullptr, 0};
   if (!left.push(Kind::switch_ring, &nothing, &empty, 1, 0)) return false;
@@ -94,7 +96,7 @@ bool OutChannel::try_switch() noexcept {
   return true;
 }
 
-RingSender* OutChannel::blocked_ring() noexcept {
+SlotSender* OutChannel::blocked_ring() noexcept {
   if (!x_up || x_ring) return x_ring;
   return x_switch == Switch::to_hot    ? &x_cold_ring
          : x_switch == Switch::to_cold ? &x_hot->ring
@@ -121,7 +123,8 @@ void OutChannel::attach_bulk(Memfd segment) noexcept {
 // wait for the core on which this thread spins: under a real-time policy for a whole time slice.
 void OutChannel::wait_for_bulk_memory() noexcept {
   if (x_bulk->attached() || x_yields == kBulkYields) return;
-  if (++x_bulk_polls % kPollsPerYield != 0) return;
+  if (++x_bulk_polls < kPollsPerYield) return;
+  x_bulk_polls = 0;
   ++x_yields;
   ::sched_yield();
 }

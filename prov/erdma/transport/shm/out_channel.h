@@ -43,7 +43,11 @@ class OutChannel {
   const util::Ref<Connection>& connection() const noexcept { return x_connection; }
 
   /// Where the next entry is pushed; null: not connected, or a switch is due.
-  RingSender* ring() const noexcept { return x_ring; }
+  SlotSender* ring() const noexcept { return x_ring; }
+  /// The same, if it is a hot ring; otherwise null.
+  RingSender* hot_ring() const noexcept {
+    return x_cold ? nullptr : static_cast<RingSender*>(x_ring);
+  }
   bool cold() const noexcept { return x_cold; }
   /// Call after an entry was pushed.
   void announce(SendHint hint = SendHint::none) const noexcept {
@@ -62,7 +66,7 @@ class OutChannel {
     return x_ring && !x_cold && packet >> 32 == x_hot_count;
   }
   /// The ring whose lack of room blocks the sender; null = something else does.
-  RingSender* blocked_ring() noexcept;
+  SlotSender* blocked_ring() noexcept;
 
   // Promotion. True = the switch is done.
   void ask_for_hot() noexcept;
@@ -98,7 +102,7 @@ class OutChannel {
   void wait_for_bulk_memory() noexcept;
 
   // Members that send() uses.
-  RingSender* x_ring = nullptr;
+  SlotSender* x_ring = nullptr;
   WakeWords* x_wake = nullptr;
   const Waker* x_waker = nullptr;
   bool x_cold = true;
@@ -106,17 +110,17 @@ class OutChannel {
   bool x_stopped = false;
   Switch x_switch = Switch::none;
   bool x_asked_for_hot = false;  ///< for a large message, before enough entries were sent
+  uint8_t x_yields = 0;          ///< yields of the core before x_bulk_segment had arrived
+  uint16_t x_bulk_polls = 0;     ///< polls since the last of these
   uint32_t x_index = 0;          ///< of the cold ring
   uint32_t x_hot_count = 0;      ///< hot rings so far: part of a packet's name
   Memfd x_chunk, x_bulk_segment;
-  RingSender x_cold_ring;
+  SlotSender x_cold_ring;
   std::unique_ptr<Hot> x_hot;
   LinkContext& x_context;
   Counters& x_counters;  ///< the link's
   util::Ref<Connection> x_connection;
   PeerGate x_borrowing;
-  unsigned x_bulk_polls = 0;        ///< polls before x_bulk_segment had arrived
-  unsigned x_yields = 0;            ///< yields of the core among them
   std::unique_ptr<BulkOut> x_bulk;  ///< declared after the segments, so destroyed before them
 };
 

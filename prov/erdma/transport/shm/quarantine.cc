@@ -31,7 +31,7 @@ void Quarantine::watch(Connection& connection) noexcept {
 }
 
 void Quarantine::on_closed(Connection& connection) noexcept {
-  if (!connection.place.chunk || !x_connections.find(connection.id))
+  if (!connection.chunk || !x_connections.find(connection.id))
     return x_connections.drop(connection);
   const bool watched = connection.state == ConnectionState::lost;
   connection.state = ConnectionState::leaving;
@@ -48,12 +48,12 @@ void Quarantine::on_event(Connection& connection) noexcept {
 }
 
 void Quarantine::on_sender_done(Connection& connection) noexcept {
-  if (!connection.place.chunk) return;
+  if (!connection.chunk) return;
   connection.sender_done = true;
   x_connections.unwatch(connection);
   if (connection.state != ConnectionState::leaving) return;
   x_connections.drop(connection);
-  x_connections.config.rings->release(connection.place);
+  x_connections.config.rings->release(connection.place());
 }
 
 bool Quarantine::at_limit(const util::SocketAddress& name) const noexcept {

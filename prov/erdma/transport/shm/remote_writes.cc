@@ -99,7 +99,7 @@ int RemoteWrites::start(const RemoteKey& remote, const iovec* local, size_t coun
   const WriteEntry header{length, handle.index, handle.generation, 0, 0, {}};
   const iovec target = whole(remote);
   const iovec source = whole(write->source);
-  RingSender& ring = *x_link.out().ring();
+  SlotSender& ring = *x_link.out().ring();
   (void)ring.push(Kind::write_target, &header, &target, 1, target.iov_len);
   (void)ring.push(Kind::write_source, &header, &source, 1, source.iov_len);
   x_link.out().announce();
@@ -147,7 +147,7 @@ void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name,
   if (target && target->active) --target->active;
   if (target_name.generation) --x_served;  // no generation: it was refused at once
   x_replies.push_back({write, status});    // on_entry() reserved the space
-  if (!send_replies()) x_context.attend(x_context.replying, x_link);
+  if (!send_replies()) x_context.attend(x_context.replying, *this);
 }
 
 bool RemoteWrites::send_replies() noexcept {
@@ -156,13 +156,13 @@ bool RemoteWrites::send_replies() noexcept {
   // Also without memory to connect: the next poll() tries again.
   if (!out.ring()) return x_link.connect() == -FI_ESHUTDOWN;
   const iovec empty{nullptr, 0};
-  auto next = x_replies.begin();
-  for (; next != x_replies.end(); ++next) {
-    const WriteEntry header{0, next->write.index, next->write.generation, 0, next->status, {}};
+  auto reply = x_replies.begin();
+  for (; reply != x_replies.end(); ++reply) {
+    const WriteEntry header{0, reply->write.index, reply->write.generation, 0, reply->status, {}};
     if (!out.ring()->push(Kind::write_done, &header, &empty, 1, 0)) break;
     out.announce();
   }
-  x_replies.erase(x_replies.begin(), next);
+  x_replies.erase(x_replies.begin(), reply);
   return x_replies.empty();
 }
 

@@ -16,10 +16,11 @@ struct LinkContext;
 /// asks the target's owner to read it. So the owner validates its own remote key, and one bulk
 /// engine moves bytes in both directions. Made with the first such write, since few peers ever do
 /// one. Polling thread only.
-class RemoteWrites {
+class RemoteWrites final : public util::ListHook<RemoteWrites> {
  public:
   RemoteWrites(LinkContext& context, ShmLink& link) noexcept : x_context(context), x_link(link) {}
 
+  ShmLink& link() const noexcept { return x_link; }
   static bool is_target(const RemoteKey& remote_key) noexcept;
   int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key) noexcept;
   void revoke(const RemoteKey& remote_key) noexcept;

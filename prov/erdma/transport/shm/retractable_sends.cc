@@ -6,7 +6,7 @@ namespace erdma::transport::shm {
 
 int RingRetractableSends::send(const Header& header, const iovec* payload, size_t count,
                                size_t length, uint64_t& packet) noexcept {
-  RingSender* const ring = x_out.ring();
+  SlotSender* const ring = x_out.ring();
   if (!ring || length > kSlotPayload) return -FI_EOPNOTSUPP;
   if (x_out.cold()) {
     x_out.ask_for_hot();

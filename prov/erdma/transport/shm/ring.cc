@@ -17,10 +17,11 @@ void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
   store_release(*memory.consumed, start);
 }
 
-bool RingSender::refresh() noexcept {
+bool SlotSender::refresh() noexcept {
   const uint64_t seen = load_acquire(*x_memory.consumed);
   // An unchanged word is no news: put_bytes() may have advanced x_byte_tail since.
-  if (seen != x_seen) x_byte_tail = uint32_t(seen >> 32);
+  if (seen != x_seen && x_memory.bytes)
+    static_cast<RingSender*>(this)->x_byte_tail = uint32_t(seen >> 32);
   x_seen = seen;
   // A receiver that claims to have consumed entries that were never sent harms only itself, but
   // room_for() needs a distance within the ring.
@@ -66,7 +67,7 @@ bool change_kind(std::atomic<uint64_t>& stamp, uint32_t sequence, Kind to) noexc
 
 }  // namespace
 
-bool RingSender::push_retractable(const void* header, const iovec* payload, size_t count,
+bool SlotSender::push_retractable(const void* header, const iovec* payload, size_t count,
                                   size_t length, uint32_t& sequence) noexcept {
   if (!room_for(x_memory.count / 2) || !push(Kind::retractable, header, payload, count, length))
     return false;
@@ -74,11 +75,11 @@ bool RingSender::push_retractable(const void* header, const iovec* payload, size
   return true;
 }
 
-bool RingSender::retract(uint32_t sequence) noexcept {
+bool SlotSender::retract(uint32_t sequence) noexcept {
   return change_kind(x_memory.slots[(sequence - 1) & x_mask].stamp, sequence, Kind::retracted);
 }
 
-void RingSender::retracted(uint32_t sequence, bool executed) noexcept {
+void SlotSender::retracted(uint32_t sequence, bool executed) noexcept {
   std::atomic<uint64_t>& stamp = x_memory.slots[(sequence - 1) & x_mask].stamp;
   const uint64_t seen = stamp.load(std::memory_order_relaxed);
   store_release(stamp, with_kind(seen, executed ? Kind::skipped : Kind::retractable));
@@ -93,8 +94,11 @@ bool RingReceiver::take() noexcept {
 }
 
 // For longer payloads, and those in pieces. Returns the bits for the stamp, or kNoRoom.
-uint32_t RingSender::put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept {
-  if (length > kSlotPayload) return put_bytes(payload, count, uint32_t(length));
+uint32_t SlotSender::put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept {
+  if (length > kSlotPayload)
+    return x_memory.bytes
+               ? static_cast<RingSender*>(this)->put_bytes(payload, count, uint32_t(length))
+               : kNoRoom;
   if (length) hmem::gather(slot.payload, payload, count, 0, length);
   return 0;
 }
@@ -109,7 +113,7 @@ hmem::CopyChoice::Choice choose_copy(hmem::CopyChoice* copy, StreamingPolicy str
 }
 
 uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
-  if (!x_memory.bytes || length > kMaxEager) return kNoRoom;
+  if (length > kMaxEager) return kNoRoom;
   uint32_t place = 0;
   uint32_t at = place_payload(x_byte_head, length);
   if (starts_over(at, length)) {

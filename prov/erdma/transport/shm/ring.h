@@ -97,27 +97,17 @@ inline void copy_header(std::byte* to, const void* from) noexcept {
 hmem::CopyChoice::Choice choose_copy(hmem::CopyChoice* copy, StreamingPolicy streaming,
                                      size_t length) noexcept;
 
-/// The sending end of a ring. One thread. Nothing that the receiver writes can make it leave the
-/// memory.
-class RingSender {
+/// The sending end of a ring without a byte ring, and what a RingSender has in common with it. Most
+/// peers never get another ring, so this is as small as possible. One thread. Nothing that the
+/// receiver writes can make it leave the memory. Invariant: if the memory has a byte ring, this is
+/// a RingSender.
+class SlotSender {
  public:
-  RingSender() noexcept = default;
-  /// `copy` chooses how long payloads are written; null: by the loop. `core`: null: this core is
-  /// not shared. `rings`: the rings that the last long payloads of the endpoint took; null: there
-  /// is one. `byte_ring_bytes` counts the payload in the byte ring; null: it is not counted.
-  RingSender(const RingMemory& memory, uint32_t start, hmem::CopyChoice* copy = nullptr,
-             StreamingPolicy streaming = StreamingPolicy::calibrate,
-             const CoreSharing* core = nullptr, RecentLinks* rings = nullptr,
-             uint64_t* byte_ring_bytes = nullptr) noexcept
-      : x_memory(memory),
-        x_mask(memory.count - 1),
-        x_head(start),
-        x_limit(start + memory.count),
-        x_copy(copy),
-        x_streaming(streaming),
-        x_core(core),
-        x_rings(rings),
-        x_byte_ring_bytes(byte_ring_bytes) {}
+  SlotSender() noexcept = default;
+  SlotSender(const RingMemory& memory, uint32_t start) noexcept
+      : x_memory(memory), x_mask(memory.count - 1), x_head(start), x_limit(start + memory.count) {
+    x_memory.bytes = nullptr;
+  }
 
   /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring. Inlined into
   /// send(), because a call would cost a fifth of the whole.
@@ -148,15 +138,6 @@ class RingSender {
   bool room_for(uint32_t slots) noexcept {
     return x_limit - x_head >= slots || (refresh(), x_limit - x_head >= slots);
   }
-  /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
-  /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
-  bool room_for_bytes(uint32_t bytes) noexcept;
-  /// True if most payloads of the next cycles lie on pages that were written before.
-  bool warm() const noexcept { return x_first_bytes >= kByteRing; }
-  /// Call if there was no room just now. False: the receiver has consumed nothing
-  /// during the last kPatience calls, so it is busy with something else.
-  bool moves() noexcept;
-  static constexpr unsigned kPatience = 1000;
   /// The number of entries without a long payload that fit.
   uint32_t room() noexcept { return room_for(1) ? x_limit - x_head : 0; }
   /// true: asks the receiver to wake this process once it has consumed something; false: no longer.
@@ -166,17 +147,18 @@ class RingSender {
     return x_memory.consumed->load(std::memory_order_relaxed) != x_seen;
   }
 
- private:
+ protected:
   bool refresh() noexcept;
   static constexpr uint32_t kNoRoom = UINT32_MAX;
+
+  RingMemory x_memory;
+  uint32_t x_mask = 0;
+  uint32_t x_head = 0;   ///< sequence number of the next entry
+  uint32_t x_limit = 0;  ///< may push while head != limit
+  uint64_t x_seen = 0;   ///< the last value read from *consumed
+
+ private:
   uint32_t put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept;
-  uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
-  bool starts_over(uint32_t at, uint32_t length) noexcept;
-  bool ends_round(uint32_t offset) noexcept;
-  bool goes_round(uint32_t length) const noexcept;
-  bool one_of_many() const noexcept { return x_rings && x_rings->links_with(this) > kFewRings; }
-  bool bytes_fit(uint32_t at, uint32_t length) noexcept;
-  void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
 
   void finish(Slot& slot, uint32_t word, const void* header) noexcept {
     copy_header(slot.header, header);
@@ -187,18 +169,54 @@ class RingSender {
     // polls.
     own_line(&x_memory.slots[(head + kPrefetchAhead) & x_mask]);
   }
+};
 
-  RingMemory x_memory;
-  uint32_t x_mask = 0;
-  uint32_t x_head = 0;   ///< sequence number of the next entry
-  uint32_t x_limit = 0;  ///< may push while head != limit
+/// The sending end of a ring that may have a byte ring.
+class RingSender final : public SlotSender {
+ public:
+  RingSender() noexcept = default;
+  /// `copy` chooses how long payloads are written; null: by the loop. `core`: null: this core is
+  /// not shared. `rings`: the rings that the last long payloads of the endpoint took; null: there
+  /// is one. `byte_ring_bytes` counts the payload in the byte ring; null: it is not counted.
+  RingSender(const RingMemory& memory, uint32_t start, hmem::CopyChoice* copy = nullptr,
+             StreamingPolicy streaming = StreamingPolicy::calibrate,
+             const CoreSharing* core = nullptr, RecentLinks* rings = nullptr,
+             uint64_t* byte_ring_bytes = nullptr) noexcept
+      : SlotSender(memory, start),
+        x_copy(copy),
+        x_streaming(streaming),
+        x_core(core),
+        x_rings(rings),
+        x_byte_ring_bytes(byte_ring_bytes) {
+    x_memory.bytes = memory.bytes;
+  }
+
+  /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
+  /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
+  bool room_for_bytes(uint32_t bytes) noexcept;
+  /// True if most payloads of the next cycles lie on pages that were written before.
+  bool warm() const noexcept { return x_first_bytes >= kByteRing; }
+  /// Call if there was no room just now. False: the receiver has consumed nothing
+  /// during the last kPatience calls, so it is busy with something else.
+  bool moves() noexcept;
+  static constexpr unsigned kPatience = 1000;
+
+ private:
+  friend class SlotSender;  // put_bytes() and x_byte_tail
+  uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
+  bool starts_over(uint32_t at, uint32_t length) noexcept;
+  bool ends_round(uint32_t offset) noexcept;
+  bool goes_round(uint32_t length) const noexcept;
+  bool one_of_many() const noexcept { return x_rings && x_rings->links_with(this) > kFewRings; }
+  bool bytes_fit(uint32_t at, uint32_t length) noexcept;
+  void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
+
   uint32_t x_byte_head = 0;
   uint32_t x_byte_tail = 0;    ///< as published by the receiver
   uint32_t x_first_bytes = 0;  ///< put into the byte ring; counts to its size
   uint32_t x_round = kFirstRound;
   unsigned x_rounds = 0;   ///< of this length
   uint32_t x_counted = 0;  ///< end of the cycle whose round was counted last
-  uint64_t x_seen = 0;     ///< the last value read from *consumed
   hmem::CopyChoice* x_copy = nullptr;
   StreamingPolicy x_streaming = StreamingPolicy::calibrate;
   const CoreSharing* x_core = nullptr;

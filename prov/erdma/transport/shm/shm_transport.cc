@@ -85,7 +85,7 @@ int ShmTransport::attend(Sink& sink) noexcept {
   if (x_mailbox.pending()) moved += x_links.read(x_mailbox, sink);
   if (x_mailbox.take_question()) sink.on_question();
   moved += each(all.switching, [](ShmLink& link) { return link.out().try_switch(); });
-  moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->send_replies(); });
+  moved += each(all.replying, [](RemoteWrites& writes) { return writes.send_replies(); });
   moved += attend_bulk(sink);
   moved += all.ends.poll(sink);
   moved += x_links.read_later(sink);
@@ -137,7 +137,7 @@ bool ShmTransport::announce_waiting() noexcept {
   bool barrier = false;
   bool registered = true;
   const auto announce = [&](ShmLink& link) {
-    if (RingSender* ring = link.out().blocked_ring()) {
+    if (SlotSender* ring = link.out().blocked_ring()) {
       ring->set_waiting(true);
       barrier = true;
       registered = registered && link.out().connection()->process->expedited;
@@ -146,9 +146,9 @@ bool ShmTransport::announce_waiting() noexcept {
   };
   each(x_context.starved, announce);
   each(x_context.switching, announce);
-  each(x_context.replying, announce);
+  each(x_context.replying, [&](RemoteWrites& writes) { return announce(writes.link()); });
   each(x_context.bulk_outs, [](ShmLink& link) {
-    if (RingSender* ring = link.out().blocked_ring()) ring->set_waiting(true);
+    if (SlotSender* ring = link.out().blocked_ring()) ring->set_waiting(true);
     return false;
   });
   return !barrier || barrier_on_all(x_barriers, registered);
@@ -167,12 +167,12 @@ bool ShmTransport::anything_to_do() noexcept {
     return false;
   });
   const auto moved = [&](ShmLink& link) {
-    const RingSender* ring = link.out().blocked_ring();
+    const SlotSender* ring = link.out().blocked_ring();
     found = found || (ring && ring->moved());
     return !ring || ring->moved();
   };
   each(all.switching, [&](ShmLink& link) { return moved(link), false; });
-  each(all.replying, [&](ShmLink& link) { return moved(link), false; });
+  each(all.replying, [&](RemoteWrites& writes) { return moved(writes.link()), false; });
   each(all.starved, moved);
   return found;
 }
