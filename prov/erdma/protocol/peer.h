@@ -115,18 +115,16 @@ class Peer : public util::ListHook<BacklogTag> {
   PendingList<Delivery> starting;  ///< wait for room on the link
   PendingList<Delivery> active;
   PendingList<Delivery> unreported;  ///< over; reported once earlier answers to the peer have left
-  util::IntrusiveList<Arrival> arrivals;           ///< messages of which fragments are to come
-  PendingList<Control> controls;                   ///< wait for room on the link
-  PendingList<Service> services;                   ///< wait for room on the link
-  PendingList<Service> served;                     ///< the link has accepted get() or put()
-  uint32_t unserved = 0;                           ///< length of `services` and `served`
-  size_t result_bytes = 0;                         ///< bytes of results that these keep copies of
-  std::unique_ptr<FurtherSegments> segments;       ///< null until the first packet with segments
-  const transport::Link* segments_link = nullptr;  ///< the link on which they came
-  uint8_t segment_count = 0;
-  std::unique_ptr<PeerGrants> grants;  ///< null until the first grant
-  uint32_t one_sided_packets = 0;      ///< own RMA operations in flight that packets carry
-  uint32_t retractable = 0;            ///< the part of them that can be retracted
+  util::IntrusiveList<Arrival> arrivals;      ///< messages of which fragments are to come
+  PendingList<Control> controls;              ///< wait for room on the link
+  PendingList<Service> services;              ///< wait for room on the link
+  PendingList<Service> served;                ///< the link has accepted get() or put()
+  uint32_t unserved = 0;                      ///< length of `services` and `served`
+  size_t result_bytes = 0;                    ///< bytes of results that these keep copies of
+  std::unique_ptr<FurtherSegments> segments;  ///< null until the first packet with segments
+  std::unique_ptr<PeerGrants> grants;         ///< null until the first grant
+  uint32_t one_sided_packets = 0;             ///< own RMA operations in flight that packets carry
+  uint32_t retractable = 0;                   ///< the part of them that can be retracted
 
   Receives* receives = nullptr;  ///< receives the peer's messages
   const Peer* source = this;     ///< compared in matching: the peer, or its counterpart in a shared

@@ -12,7 +12,11 @@
 namespace erdma::protocol {
 
 /// All segments but the first of a write or read whose packet follows.
-using FurtherSegments = std::array<wire::Segment, transport::kMaxIov - 1>;
+struct FurtherSegments {
+  const transport::Link* link = nullptr;  ///< the link on which they came
+  size_t count = 0;                       ///< 0: no packet with segments came before
+  std::array<wire::Segment, transport::kMaxIov - 1> all;
+};
 
 /// A one-sided operation of a peer, and the memory here that it names.
 struct Request {

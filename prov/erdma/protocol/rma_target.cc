@@ -98,9 +98,9 @@ void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSide
   request.length = length;
   if (header.op == wire::Op::atomic) return on_atomic(peer, link, request);
   size_t more = 0;
-  if (header.flags & wire::kSegments && peer.segments_link == &link)
-    more = std::exchange(peer.segment_count, uint8_t(0));
-  if (!request.parse(more ? peer.segments->data() : nullptr, more))
+  if (header.flags & wire::kSegments && peer.segments && peer.segments->link == &link)
+    more = std::exchange(peer.segments->count, size_t(0));
+  if (!request.parse(more ? peer.segments->all.data() : nullptr, more))
     return inbound::protocol_violation(link, "a malformed one-sided request");
   on_transfer(peer, link, request);
 }
@@ -110,11 +110,11 @@ void RmaTarget::on_segments(Peer& peer, transport::Link& link, const std::byte* 
                             size_t length) {
   if (!peer.segments) peer.segments = std::make_unique<FurtherSegments>();
   const size_t count = length / sizeof(wire::Segment);
-  if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->size())
+  if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->all.size())
     return inbound::protocol_violation(link, "a malformed one-sided request");
-  peer.segments_link = &link;
-  peer.segment_count = uint8_t(count);
-  std::memcpy(peer.segments->data(), payload, length);
+  peer.segments->link = &link;
+  peer.segments->count = count;
+  std::memcpy(peer.segments->all.data(), payload, length);
 }
 
 void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept {
@@ -384,7 +384,7 @@ void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
       service = next;
     }
   }
-  if (peer.segments_link == link) peer.segment_count = 0;
+  if (peer.segments && peer.segments->link == link) peer.segments->count = 0;
 }
 
 void RmaTarget::abandon(const Region& region, bool by_force) noexcept {

@@ -24,8 +24,7 @@ ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexc
     : Link(address, {.sharing = context.options.cma ? &x_direct : nullptr,
                      .retractable = &x_retractable,
                      .files = &x_files}),
-      x_out(context, context.counters_of(address)),
-      x_context(context) {}
+      x_out(context, context.counters_of(address)) {}
 
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
                   SendHint hint) noexcept {
@@ -36,15 +35,15 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
     return no_room(length);
   x_out.counters().ring_bytes += length;
   x_out.announce(hint);
-  if (hint == SendHint::unfinished) x_context.fragments.written(this, length);
+  if (hint == SendHint::unfinished) context().fragments.written(this, length);
   return 0;
 }
 
 int ShmLink::connect() noexcept {
   if (x_phase.state == LinkState::closed) return -FI_ESHUTDOWN;
   if (x_phase.state != LinkState::idle) return -FI_EAGAIN;
-  if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_was_up})) {
-    (void)x_context.try_later();
+  if (const int rc = context().connector->connect({this, ++x_attempt, x_address, !x_was_up})) {
+    (void)context().try_later();
     return rc;
   }
   ++x_out.counters().connects;
@@ -55,9 +54,9 @@ int ShmLink::connect() noexcept {
 int ShmLink::no_room(size_t length) noexcept {
   if (length > limits().eager) return -FI_EMSGSIZE;
   ++x_out.counters().waits;
-  x_context.fragments.forget(this);
+  context().fragments.forget(this);
   x_out.wake();  // the packets in the ring may have been sent as unfinished
-  LinkContext::join(x_context.starved, *this);
+  LinkContext::join(context().starved, *this);
   return -FI_EAGAIN;
 }
 
@@ -68,7 +67,7 @@ LinkReport ShmLink::report() noexcept {
 }
 
 LinkLimits ShmLink::limits() const noexcept {
-  const size_t most = std::min<size_t>(x_context.options.eager_bytes, kMaxEager);
+  const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
   return {x_out.cold() ? kSlotPayload : most, true};
 }
 
@@ -78,22 +77,22 @@ LinkLimits ShmLink::limits() const noexcept {
 bool ShmLink::prefers_fragments(size_t length) noexcept {
   RingSender* const ring = x_out.hot_ring();
   const auto most =
-      x_context.fragment_limits.limits(x_context.core.shared(), may_call(x_direct.peer()));
+      context().fragment_limits.limits(context().core.shared(), may_call(x_direct.peer()));
   if (!ring || length > most.message) return false;
-  if (x_context.large_messages.links_with(this) * length > most.all_rings) return false;
+  if (context().large_messages.links_with(this) * length > most.all_rings) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
-  x_context.count_message();
-  x_context.large_messages.add(this);
+  context().count_message();
+  context().large_messages.add(this);
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
   if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
       shared == Shared::some_long)
     return true;
-  return x_context.fragments.prefers_fragments(this, length, shared == Shared::nothing);
+  return context().fragments.prefers_fragments(this, length, shared == Shared::nothing);
 }
 
 bool ShmLink::may_measure() const noexcept {
-  return x_context.options.paths == PathPolicy::measure && !x_context.core.shared() &&
+  return context().options.paths == PathPolicy::measure && !context().core.shared() &&
          may_call(x_direct.peer());
 }
 
@@ -106,8 +105,8 @@ bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
 // The second channel to the same process brings no news about CMA.
 void ShmLink::install_in(const Mail& mail) {
   if (!process()) x_direct.learn(mail);
-  auto channel = std::make_unique<InChannel>(x_context, *this, mail.connection);
-  x_context.channels.add(*channel);
+  auto channel = std::make_unique<InChannel>(context(), *this, mail.connection);
+  context().channels.add(*channel);
   mail.connection->link = this;
   x_in = std::move(channel);
   x_was_up = true;
@@ -133,17 +132,17 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
     if (is_in && x_phase.state == LinkState::connecting && !x_in->in_use())
       end_in(-FI_ESHUTDOWN);
     else
-      x_context.ends.end(*this, mail.status, sink);
+      context().ends.end(*this, mail.status, sink);
   } else if (mail.type == Type::verdict) {
     x_direct.learn(mail);
   } else if (mail.type == Type::promote && is_in) {
-    x_context.channels.promote(*x_in);
+    context().channels.promote(*x_in);
   } else if (mail.type == Type::no_hot_ring && is_in) {
-    x_context.channels.take_back(*x_in);
+    context().channels.take_back(*x_in);
   } else if (mail.type == Type::hot_ring && is_out) {
-    if (!x_out.offer_hot(std::move(mail.segment))) x_context.attend(x_context.switching, *this);
+    if (!x_out.offer_hot(std::move(mail.segment))) context().attend(context().switching, *this);
   } else if (mail.type == Type::demote && is_out) {
-    if (!x_out.ask_cold()) x_context.attend(x_context.switching, *this);
+    if (!x_out.ask_cold()) context().attend(context().switching, *this);
   } else if (mail.type == Type::bulk && is_out) {
     x_out.attach_bulk(std::move(mail.segment));
   } else if (mail.type == Type::file && is_in) {
@@ -162,14 +161,14 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   if (x_out.cold()) x_out.ask_for_hot();
   const int rc = bulk->share(memory, count, length, remote_key);
   if (rc) return rc;
-  x_context.fragments.shared(this, length, remote_key);
-  x_context.large_messages.add(this);
-  x_context.attend(x_context.bulk_outs, *this);
+  context().fragments.shared(this, length, remote_key);
+  context().large_messages.add(this);
+  context().attend(context().bulk_outs, *this);
   return 0;
 }
 
 int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
-  x_context.fragments.revoked(this, remote_key);
+  context().fragments.revoked(this, remote_key);
   if (!RemoteWrites::is_target(remote_key)) {
     if (x_out.bulk()) x_out.bulk()->revoke(remote_key);
   } else if (x_remote_writes) {
@@ -179,7 +178,7 @@ int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
 }
 
 void ShmLink::revoke_early(const RemoteKey& remote_key, Early) noexcept {
-  x_context.fragments.forget(this);
+  context().fragments.forget(this);
   revoke(remote_key);
 }
 
@@ -204,18 +203,18 @@ int ShmLink::put(const RemoteRange& remote, const iovec* local, size_t count, ui
 }
 
 RemoteWrites* ShmLink::remote_writes() noexcept {
-  if (!x_remote_writes) x_remote_writes.reset(new (std::nothrow) RemoteWrites(x_context, *this));
+  if (!x_remote_writes) x_remote_writes.reset(new (std::nothrow) RemoteWrites(context(), *this));
   return x_remote_writes.get();
 }
 
 void ShmLink::help() noexcept {
   if (!x_direct.region() || !x_out.up()) return;
   BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
-  if (bulk && bulk->active()) x_context.attend(x_context.bulk_outs, *this);
+  if (bulk && bulk->active()) context().attend(context().bulk_outs, *this);
 }
 
 void ShmLink::fail(int status) noexcept {
-  x_context.ends.break_link(*this, "the protocol's rules are broken", status);
+  context().ends.break_link(*this, "the protocol's rules are broken", status);
 }
 
 void ShmLink::hold(bool on) noexcept {
@@ -224,7 +223,7 @@ void ShmLink::hold(bool on) noexcept {
 
 // If there is no memory for the order, the next call tries again.
 void ShmLink::addressed() noexcept {
-  if (!x_addressed) x_addressed = x_context.connector->trust(x_address) == 0;
+  if (!x_addressed) x_addressed = context().connector->trust(x_address) == 0;
 }
 
 PeerProcess* ShmLink::process() const noexcept {
@@ -256,7 +255,7 @@ void ShmLink::end_channels(int status) noexcept {
   if (x_out.up()) {
     x_out.stop();
     x_out.announce_end();
-    x_context.connector->close(x_out.connection(), status);
+    context().connector->close(x_out.connection(), status);
   }
   x_out.end();
   if (x_remote_writes) x_remote_writes->forget_peer();
@@ -270,7 +269,7 @@ void ShmLink::end_in(int status) noexcept {
   x_in->end();
   x_in.reset();
   x_files.drop_received();
-  x_context.connector->close(connection, status);
+  context().connector->close(connection, status);
 }
 
 }  // namespace erdma::transport::shm

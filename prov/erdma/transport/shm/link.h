@@ -65,7 +65,7 @@ class ShmLink final : public Link,
   /// The peer asks for help with memory that was shared with it.
   void help() noexcept;
 
-  LinkContext& context() const noexcept { return x_context; }
+  LinkContext& context() const noexcept { return x_out.context(); }
   InChannel* in() const noexcept { return x_in.get(); }
   OutChannel& out() noexcept { return x_out; }
   /// The peer process of either channel, or null.
@@ -87,7 +87,6 @@ class ShmLink final : public Link,
   void end_in(int status) noexcept;
 
   OutChannel x_out;
-  LinkContext& x_context;
   bool x_was_up = false;     ///< was connected once
   bool x_addressed = false;  ///< by the application, and the background thread has been told
   uint32_t x_attempt = 0;

@@ -27,6 +27,7 @@ class OutChannel {
   OutChannel(LinkContext& context, Counters& counters) noexcept
       : x_context(context), x_counters(counters) {}
 
+  LinkContext& context() const noexcept { return x_context; }
   Counters& counters() const noexcept { return x_counters; }
   bool up() const noexcept { return x_up; }
   bool stopped() const noexcept { return x_stopped; }
