@@ -144,15 +144,15 @@ await_listener() {
 }
 
 # pingpong OUTPUT [OPTION...]: runs fi_pingpong between two processes, with their output in OUTPUT.server
-# and OUTPUT.client.
+# and OUTPUT.client. Each may take PINGPONG_LIMIT seconds.
 pingpong() {
-  local output=$1 port server status=0
+  local output=$1 port server status=0 limit=${PINGPONG_LIMIT:-120}
   shift
   port=$(free_port) || return 1
-  timeout 120 fi_pingpong -p erdma -e rdm -B "$port" "$@" >"$output.server" 2>&1 &
+  timeout "$limit" fi_pingpong -p erdma -e rdm -B "$port" "$@" >"$output.server" 2>&1 &
   server=$!
   await_listener "$port" || status=1
-  timeout 120 fi_pingpong -p erdma -e rdm -P "$port" "$@" 127.0.0.1 >"$output.client" 2>&1 ||
+  timeout "$limit" fi_pingpong -p erdma -e rdm -P "$port" "$@" 127.0.0.1 >"$output.client" 2>&1 ||
     status=1
   wait "$server" || status=1
   return $status

@@ -85,9 +85,12 @@ jobs_of_two() {
     chmod +x "$wrapped/fi_pingpong" || return
   use_build "$build"
   use_open_mpi
-  PATH=$wrapped:$PATH pingpong "$build/pingpong" -S all -I 10 -c || return
+  PINGPONG_LIMIT=600 PATH=$wrapped:$PATH pingpong "$build/pingpong" -S all -I 10 -c || {
+    tail -n 3 "$build"/pingpong.*
+    return 1
+  }
   # The daemon runs natively, and its shared memory has the layout of this machine.
-  PMIX_MCA_gds="hash" timeout 300 mpirun -n 2 $qemu "$build/mpi_quick" | tee "$build/mpi_quick.log"
+  PMIX_MCA_gds="hash" timeout 600 mpirun -n 2 $qemu "$build/mpi_quick" | tee "$build/mpi_quick.log"
   grep -q 'result right' "$build/mpi_quick.log" && say "2 jobs passed, 0 failed"
 }
 
