@@ -65,7 +65,7 @@ void EndpointDriver::attend(bool works_may_run) noexcept {
   if (works_may_run && x_attention & kWorks) x_domain.works().run();
   if (!(x_attention & kArmed)) return;
   if (!slept_on()) return disarm();
-  if (x_engine->execute_all_retractable() != 0 || !x_transports.arm()) wake_sleepers();
+  (void)arm();
 }
 
 /// True if a thread relies on the wake-up that arm() promised. Then the endpoint must stay armed
@@ -79,13 +79,9 @@ bool EndpointDriver::arm() noexcept {
   x_attention |= kArmed;
   if (x_engine->execute_all_retractable() == 0 && x_transports.arm()) return true;
   // The endpoint is not armed, so threads that sleep in reliance on it must wake.
-  wake_sleepers();
-  return false;
-}
-
-void EndpointDriver::wake_sleepers() noexcept {
   x_ports.wake();
   if (AutoProgress* driver = x_domain.auto_progress()) driver->wake();
+  return false;
 }
 
 void EndpointDriver::disarm() noexcept {

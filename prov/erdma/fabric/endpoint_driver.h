@@ -93,7 +93,6 @@ class EndpointDriver final : public RegionUser, public AvListener {
  private:
   int progress_with_care() noexcept;
   bool slept_on() const noexcept;
-  void wake_sleepers() noexcept;
   void attend(bool works_may_run) noexcept;
   template <typename Tell>
   void tell(Tell&& tell) noexcept;

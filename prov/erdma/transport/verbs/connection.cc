@@ -91,7 +91,7 @@ void Connection::on_completion(const ibv_wc& wc, Sink& sink) {
   else
     on_sent(wc, sink);
   // After most packets of an exchange there is nothing to do.
-  if (receiver.has_batch() || sender.has_due() || sender.credits().must_return() ||
+  if (receiver.has_batch() || sender.due().any() || sender.credits().must_return() ||
       transfers.any_moving() || !packet_transfers.empty())
     x_worklist.mark(*this);
 }
@@ -199,7 +199,7 @@ void Connection::progress() noexcept {
   if (lifecycle.ending() || lifecycle.phase() == Phase::making) return;
   receiver.repost();
   if (!confirmed()) return;
-  if (sender.has_due()) send_due_controls();
+  if (sender.due().any()) send_due_controls();
   const Phase phase = lifecycle.phase();
   if (phase >= Phase::closing) return;
   // A side that asked to retire still returns credits: the peer needs some for what it must send
@@ -221,7 +221,7 @@ void Connection::send_due_controls() noexcept {
     const int rc =
         which == kDueGrow ? sender.emit(Kind::grow, &grown, sizeof(grown)) : lifecycle.send(which);
     if (rc) return;
-    sender.not_due(which);
+    sender.due().remove(which);
   }
 }
 

@@ -41,7 +41,7 @@ class DirectAccess {
   void release(const Transfer& transfer, const BlockPool::Block& block) noexcept;
   int post_request(Transfer& transfer) noexcept;
   bool has_room(uint32_t requests) noexcept {
-    return !x_sender.has_due() &&
+    return !x_sender.due().any() &&
            x_sender.queue().room() >= PacketSender::kReservedPlaces + requests;
   }
   int submit(ibv_send_wr& request) noexcept;

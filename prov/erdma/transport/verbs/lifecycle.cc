@@ -30,13 +30,13 @@ void Lifecycle::go_on() noexcept {
 }
 
 bool Lifecycle::may_retire(uint64_t heard) noexcept {
-  return x_phase == Phase::up && !x_sender.has_due() && x_unanswered_at != heard &&
+  return x_phase == Phase::up && !x_sender.due().any() && x_unanswered_at != heard &&
          x_sender.credits().available() >= kCreditsToRetire && x_host.quiet();
 }
 
 void Lifecycle::retire() noexcept {
   advance(Phase::retire_due);
-  x_sender.due(kDueRetire);
+  x_sender.due().add(kDueRetire);
 }
 
 /// Succeeds at once or not at all: until the peer is told, it may end the connection by this side's
@@ -51,7 +51,7 @@ bool Lifecycle::take_back() noexcept {
     }
     ++x_request;
   }
-  x_sender.not_due(kDueRetire);
+  x_sender.due().remove(kDueRetire);
   go_on();
   return true;
 }
@@ -59,7 +59,7 @@ bool Lifecycle::take_back() noexcept {
 void Lifecycle::stay() noexcept {
   if (retiring()) (void)take_back();
   if (x_phase != Phase::accept_due) return;
-  x_sender.not_due(kDueRetireOk);
+  x_sender.due().remove(kDueRetireOk);
   go_on();
 }
 
@@ -124,9 +124,9 @@ void Lifecycle::on_retire(uint32_t request) noexcept {
   if (agrees()) return x_host.broken(-FI_ECONNRESET, kInvalidControlPacket);
   if (x_phase != Phase::up) return;
   x_peers_request = request;
-  if (!x_host.quiet()) return x_sender.due(kDueRetireNo);
+  if (!x_host.quiet()) return x_sender.due().add(kDueRetireNo);
   advance(Phase::accept_due);
-  x_sender.due(kDueRetireOk);
+  x_sender.due().add(kDueRetireOk);
 }
 
 /// The peer did not wait for this side's answer, and will ignore it.
@@ -136,7 +136,7 @@ void Lifecycle::on_retire_back(uint32_t request) noexcept {
   const bool by_consent = ending() && x_agreement != Agreement::none && !x_retire_was_sent;
   if (by_consent) void_agreement();
   if (by_consent ? !x_host.reopen() : !agrees()) return;
-  x_sender.not_due(kDueRetireOk);
+  x_sender.due().remove(kDueRetireOk);
   x_session->end();
   go_on();
 }

@@ -12,7 +12,7 @@ namespace {
 bool has_room_for_packet(PacketSender& packets) noexcept {
   if (!packets.credits().may_send()) packets.want_more();
   return packets.credits().may_send() && packets.queue().room() > PacketSender::kReservedPlaces &&
-         !packets.has_due();
+         !packets.due().any();
 }
 
 /// Keeps the reason why memory was not registered. False: DirectSource could register this memory

@@ -185,7 +185,7 @@ void LinkManager::phase_changed(Connection& connection, Phase before) noexcept {
   connection_limit.count_retiring(int(connection.lifecycle.retiring()) - int(retired));
   if (connection.lifecycle.retiring() || connection.lifecycle.agrees())
     connection.phase_since = watchdog.begin_grace();
-  if (x_closed && connection.lifecycle.phase() == Phase::up) connection.sender.due(kDueBye);
+  if (x_closed && connection.lifecycle.phase() == Phase::up) connection.sender.due().add(kDueBye);
 }
 
 void LinkManager::on_answer(Connection& connection, bool agreed) noexcept {
@@ -321,7 +321,7 @@ void LinkManager::say_goodbye() noexcept {
   x_connector->end_by(begin + Connector::kEndTime);
   for (Connection* connection : connection_limit.connected()) {
     connection->lifecycle.stay();
-    if (connection->lifecycle.phase() == Phase::up) connection->sender.due(kDueBye);
+    if (connection->lifecycle.phase() == Phase::up) connection->sender.due().add(kDueBye);
   }
   while (!goodbyes_said() && clock.now() < end) {
     const int moved = poll(nobody);

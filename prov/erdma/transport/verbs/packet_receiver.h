@@ -109,7 +109,7 @@ inline void PacketReceiver::grow() noexcept {
   if (const int rc = x_receives.grow(slab))
     return x_host.broken(rc, "a receive could not be posted");
   x_sender.credits().grow(kLargeReceives);
-  x_sender.due(kDueGrow);
+  x_sender.due().add(kDueGrow);
 }
 
 inline void PacketReceiver::repost() noexcept {

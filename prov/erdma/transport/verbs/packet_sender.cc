@@ -58,7 +58,7 @@ int PacketSender::post_ready() noexcept {
 
 int PacketSender::send(const Header& header, const iovec* payload, size_t count, size_t length,
                        SendHint hint) noexcept {
-  if (!x_credits.may_send() || x_queue.room() <= kReservedPlaces || x_due) [[unlikely]] {
+  if (!x_credits.may_send() || x_queue.room() <= kReservedPlaces || x_due.any()) [[unlikely]] {
     if (!x_credits.may_send()) want_more();
     ++x_counters->waits;
     return -FI_EAGAIN;
@@ -228,14 +228,9 @@ bool PacketSender::on_grow(const std::byte* body, size_t length) noexcept {
   return true;
 }
 
-void PacketSender::due(Due packet) noexcept {
-  x_due |= packet;
-  x_host.progress_soon();
-}
-
 bool PacketSender::next_due(Due& packet) const noexcept {
-  if (!x_due) return false;
-  packet = Due(x_due & -x_due);
+  if (!x_due.any()) return false;
+  packet = x_due.first();
   // The very last packet may use the last credit: the peer expects no further packet.
   const bool credit = x_credits.may_send() || (packet == kDueBye && x_credits.available() > 0);
   return credit && x_queue.room() > 0;

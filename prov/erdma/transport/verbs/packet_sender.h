@@ -48,6 +48,24 @@ enum Due : uint8_t {
   kDueBye = 16,      ///< nothing follows
 };
 
+/// Which of them wait.
+class DuePackets {
+ public:
+  explicit DuePackets(ConnectionHost& host) noexcept : x_host(host) {}
+  bool any() const noexcept { return x_packets; }
+  /// Valid if there are any.
+  Due first() const noexcept { return Due(x_packets & -x_packets); }
+  void add(Due packet) noexcept {
+    x_packets |= packet;
+    x_host.progress_soon();
+  }
+  void remove(Due packet) noexcept { x_packets = uint8_t(x_packets & ~packet); }
+
+ private:
+  ConnectionHost& x_host;
+  uint8_t x_packets = 0;
+};
+
 /// The sending side of one connection: decides what may be sent, and in which form (inline, in a
 /// chain, from a block). Owns the account of the send queue and the credits.
 class PacketSender {
@@ -96,9 +114,8 @@ class PacketSender {
     return x_refused && x_refused_after == x_queue.latest() && x_queue.outstanding() > 0;
   }
 
-  void due(Due packet) noexcept;
-  void not_due(Due packet) noexcept { x_due = uint8_t(x_due & ~packet); }
-  bool has_due() const noexcept { return x_due; }
+  DuePackets& due() noexcept { return x_due; }
+  const DuePackets& due() const noexcept { return x_due; }
   /// The first packet that is due, if it may be sent now.
   bool next_due(Due& packet) const noexcept;
   void touch() noexcept { used = x_shared.polls; }
@@ -122,6 +139,7 @@ class PacketSender {
   Resources& x_shared;
   Counters* x_counters;  ///< those of x_shared until the peer is known
   ConnectionHost& x_host;
+  DuePackets x_due{x_host};
   SendQueue x_queue;
   Credits x_credits;
   // The payload that fits into the peer's receives.
@@ -130,7 +148,6 @@ class PacketSender {
   uint64_t x_sent = 0;                      ///< packets sent: the number of the next one
   uint64_t x_peer_large_from = UINT64_MAX;  ///< number of the first packet that may be large
   uint8_t x_flags = 0;
-  uint8_t x_due = 0;
   bool x_refused = false;
   uint32_t x_refused_after = 0;  ///< number of the request before the refused one
 };
