@@ -184,6 +184,18 @@ TEST(a_revocation_ends_it, std::size(kCalls)) {
   other.expect(-FI_EBUSY);
 }
 
+/// The owner waits for a peer that is inside, so the bytes were moved in time. An owner that sees
+/// the last byte may leave at once.
+TEST(what_was_moved_before_the_owner_left_has_succeeded, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], 64 * kKiB);
+  fake::CmaCalls::Plan& plan =
+      region.call == CmaCall::read ? region.channel.calls.read : region.channel.calls.write;
+  plan.meanwhile = [&] { region.channel.memory.left = true; };
+  region.access();
+  region.run_alone();
+  region.expect(0);
+}
+
 /// An owner that revokes memory does not wait for peers that are outside it. Therefore a peer that
 /// has heard of the revocation does not go on with a transfer that it began before.
 TEST(a_revocation_that_was_heard_ends_it, std::size(kCalls)) {

@@ -98,8 +98,9 @@ Failure classify(int error) noexcept {
 namespace {
 
 /// Reads the nonce alone. A process that lost its nonce by death or exec never has it again, so the
-/// nonce proves all earlier reads of this peer as well.
-bool has_nonce(CmaCalls& calls, const CmaPeer& peer) noexcept {
+/// nonce proves all earlier calls on this peer as well. Returns 0, the positive errno of the call,
+/// or EFAULT if another process has the pid, or the process has executed a program.
+int ask_for_nonce(CmaCalls& calls, const CmaPeer& peer) noexcept {
   uint64_t nonce = 0;
   const iovec here{&nonce, sizeof nonce};
   const iovec there{remote_address(peer.identity->nonce_address), sizeof nonce};
@@ -109,7 +110,8 @@ bool has_nonce(CmaCalls& calls, const CmaPeer& peer) noexcept {
     count = calls.readv(peer.pid, &here, 1, &there, 1);
   } while (count < 0 && classify(int(-count)) == Failure::transient &&
            retries++ < kTransientRetries);
-  return count == ssize_t(sizeof nonce) && nonce == peer.identity->nonce;
+  if (count < 0) return int(-count);
+  return count == ssize_t(sizeof nonce) && nonce == peer.identity->nonce ? 0 : EFAULT;
 }
 
 /// Reads the peer's memory and then its nonce in one call, because one call addresses one process.
@@ -127,7 +129,7 @@ ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_
   const bool whole = size_t(count) == length + sizeof nonce;
   if (size_t(count) < length)
     target = std::max(target, Target::unknown);
-  else if (whole ? nonce != peer.identity->nonce : !has_nonce(calls, peer))
+  else if (whole ? nonce != peer.identity->nonce : ask_for_nonce(calls, peer) != 0)
     target = Target::other_process;
   return std::min(count, ssize_t(length));
 }
@@ -165,6 +167,11 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
     if (classify(error) != Failure::transient || ++retries > kTransientRetries) return error;
   }
   return 0;
+}
+
+bool was_reached(CmaCalls& calls, CmaCall call, const CmaPeer& peer, Target target) noexcept {
+  if (peer.was_called(target)) return true;
+  return call == CmaCall::write && target == Target::unknown && ask_for_nonce(calls, peer) == ESRCH;
 }
 
 }  // namespace erdma::transport::shm

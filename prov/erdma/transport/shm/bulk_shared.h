@@ -237,9 +237,15 @@ struct IovList {
 /// Moves [offset, offset+length) between two lists by one of the two calls; continues after a short
 /// count and retries transient failures. Returns 0 or the positive errno; adds to `moved`. A read
 /// fetches the peer's nonce in the same call, or else by the next, which proves whose memory it
-/// read. A write, and a read that ended before its last byte, prove nothing: ask
-/// peer.was_called(target). `target` only ever changes for the worse.
+/// read. A write, and a read that ended before its last byte, prove nothing: ask was_reached().
+/// `target` only ever changes for the worse.
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
                 uint64_t offset, size_t length, uint64_t& moved, Target& target) noexcept;
+
+/// Ask it after calls that succeeded and before they are reported. True: they reached the peer's
+/// memory. A peer that ends as soon as it sees the last byte of a write does not make it fail: once
+/// no process has the pid, or the one that has it is ending, there is no memory any more that lacks
+/// the bytes.
+bool was_reached(CmaCalls& calls, CmaCall call, const CmaPeer& peer, Target target) noexcept;
 
 }  // namespace erdma::transport::shm

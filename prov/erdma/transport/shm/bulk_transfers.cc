@@ -415,10 +415,11 @@ int BulkTransfers::await_sender(Transfer& transfer) noexcept {
 }
 
 void BulkTransfers::end(Transfer& transfer) noexcept {
-  // A revocation that this load does not see came after the last byte was read.
-  if (revoked(transfer)) transfer.status = -FI_ECANCELED;
+  // A revocation that this load does not see came after the last byte was read. The owner of a
+  // region has not revoked it while this side was inside: enter().
+  if (!transfer.remote.region && revoked(transfer)) transfer.status = -FI_ECANCELED;
   // Covers all that this side moved by pid.
-  if (!x_peer.was_called(transfer.target))
+  if (!was_reached(x_calls, transfer.call, x_peer, transfer.target))
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
   if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0u);

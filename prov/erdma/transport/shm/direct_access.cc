@@ -116,7 +116,8 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
     return x_link.in()->access(call, region, remote.offset, local, count, remote.length, token);
   // While the pid may belong to another process, it is unknown whose memory was accessed: the link
   // will end.
-  if (error == ESRCH || (error == 0 && !x_peer.was_called(target))) return -FI_EBUSY;
+  if (error == ESRCH || (error == 0 && !was_reached(context.calls, call, x_peer, target)))
+    return -FI_EBUSY;
   if (error == 0) return counters.region_bytes += remote.length, kDone;
   if (classify(error) == Failure::permission) deny(x_peer, call, error, counters);
   return -FI_EOPNOTSUPP;
