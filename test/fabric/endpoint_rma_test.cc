@@ -1,6 +1,8 @@
 // One-sided operations within a host: to the endpoint itself, by CMA, and by copies if CMA is
 // refused.
 
+#include <utility>
+
 #include "fabric/one_sided_cases.h"
 
 namespace {
@@ -106,4 +108,35 @@ TEST(domain_and_endpoint_agree_on_what_is_atomic) {
                    -FI_EINVAL);
   ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_INT8, FI_SUM, &attr, FI_TAGGED),
                    -FI_EOPNOTSUPP);
+}
+
+/// A target that learns in another way that it may leave, as from an endpoint that it polls, has
+/// not looked for the last operations of others. Rows: it closes its region first, or not at all;
+/// without CMA, and with.
+TEST(what_arrived_before_the_target_closed_is_executed, 4) {
+  _i < 2 ? without_cma() : with_cma();
+  OneSidedPorts ports;
+  int before, write, read;
+  const auto post_write = [&](const char* bytes, size_t at, void* context) {
+    post(ports, [&] {
+      return fi_write(ports.a.ep, bytes, 8, nullptr, ports.address, ports.at(at),
+                      ports.region.key(), context);
+    });
+  };
+  post_write("whatever", 0, &before);  // connects
+  ports.expect(FI_RMA | FI_WRITE, &before);
+  char got[8] = {};
+  post_write("the last", 64, &write);
+  post(ports, [&] {
+    return fi_read(ports.a.ep, got, sizeof(got), nullptr, ports.address, ports.at(64),
+                   ports.region.key(), &read);
+  });
+  if (_i % 2 == 0) ports.region.close();
+  ck_assert_int_eq(fi_close(&std::exchange(ports.b.ep, nullptr)->fid), 0);
+  for (const void* context : {&write, &read}) {
+    const fi_cq_tagged_entry entry = ports.a.wait();
+    ck_assert_ptr_eq(entry.op_context, context);
+  }
+  ck_assert_mem_eq(ports.memory.data() + 64, "the last", 8);
+  ck_assert_mem_eq(got, "the last", 8);
 }

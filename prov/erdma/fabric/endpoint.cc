@@ -27,12 +27,18 @@ namespace {
 /// How long fi_close waits for living peers to take the messages that it must deliver.
 constexpr uint64_t kDrainNanoseconds = 1'000'000'000;
 
-/// Sends what is still queued to living peers. Injected messages and acknowledgements must be
+/// Executes the one-sided operations of peers that have arrived, as a NIC would have done at once,
+/// and sends what is still queued to living peers. Injected messages and acknowledgements must be
 /// delivered. Other queued packets are sent too, as they would have been at once over an
 /// established connection, but losing them is no error.
 void drain(EndpointDriver& driver, util::DomainLock& lock) noexcept {
   protocol::Engine* const engine = driver.engine();
   if (!engine) return;
+  {
+    const util::Guard guard(lock);
+    engine->serve_rest();
+    driver.worked();
+  }
   const util::SystemClock clock;
   const uint64_t deadline = clock.now() + kDrainNanoseconds;
   for (;;) {

@@ -28,6 +28,9 @@ constexpr uint64_t kPatienceNanoseconds = 1'000'000'000;
 constexpr uint64_t kRevocationNanoseconds = 100'000'000;
 constexpr unsigned kRevocationSteps = 100;
 
+/// More polls than what has arrived on one link needs.
+constexpr int kRestPolls = 8;
+
 int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
   return abi_call([&] { return Domain::from(fid).memory_regions().open(attr, flags, mr); });
@@ -170,6 +173,7 @@ protocol::Region* MemoryRegions::HostRegions::region(uint64_t key) noexcept {
 int MemoryRegions::close(MemoryRegion& region) noexcept {
   {
     util::Guard guard(x_lock);
+    if (region.access & (FI_REMOTE_READ | FI_REMOTE_WRITE)) serve_rest();
     const auto found = x_regions.find(name(region));
     if (found != x_regions.end() && found->second == &region) x_regions.erase(found);
     if (region.registered || region.used)
@@ -187,6 +191,13 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
   // In a forked child operations of the parent may still refer to the region.
   if (region.users.load(std::memory_order_acquire) == 0) delete &region;
   return 0;
+}
+
+/// Executes the operations of peers that have arrived. The application may know from elsewhere that
+/// its peers have posted their last ones.
+void MemoryRegions::serve_rest() noexcept {
+  for (RegionUser* user : x_users)
+    for (int i = 0; i < kRestPolls && user->progress() > 0; ++i) continue;
 }
 
 /// Drives operations of peers on the region until none is left, since they can't be interrupted.

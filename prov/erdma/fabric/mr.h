@@ -139,6 +139,7 @@ class MemoryRegions final : public protocol::Regions {
   Name name(const MemoryRegion& region) const noexcept;
   int choose_key(MemoryRegion& region) noexcept;
   int random_key(uint64_t& key) noexcept;
+  void serve_rest() noexcept;
   bool await_users(MemoryRegion& region) noexcept;
   void unbind(MemoryRegion& region) noexcept;
 

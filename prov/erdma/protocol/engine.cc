@@ -55,6 +55,31 @@ void tell_lost(const Peer& peer, const transport::Link& link, int status, Loss l
                  advice(status, link.was_up()));
 }
 
+/// Passes on everything but messages: nobody sees those that a closing endpoint receives.
+class WithoutMessages final : public transport::Sink {
+ public:
+  explicit WithoutMessages(transport::Sink& engine) noexcept : x_engine(engine) {}
+
+  void on_packet(transport::Link& link, const std::byte* header_bytes, const std::byte* payload,
+                 size_t length) override {
+    wire::MessageHeader header;
+    std::memcpy(&header, header_bytes, sizeof(header));
+    const bool message = header.op == wire::Op::eager || header.op == wire::Op::rts ||
+                         header.op >= wire::Op::first_fragment;
+    if (!message) x_engine.on_packet(link, header_bytes, payload, length);
+  }
+  void on_done(uint64_t token, int status) noexcept override { x_engine.on_done(token, status); }
+  void on_link_down(transport::Link& link, int status) noexcept override {
+    x_engine.on_link_down(link, status);
+  }
+
+ private:
+  transport::Sink& x_engine;
+};
+
+/// More polls than what has arrived on one link needs.
+constexpr int kRestPolls = 8;
+
 /// Returns whether progress is due after this number of sends. If the last progress brought
 /// something, the application should first read its completions and post new receives: messages
 /// that are taken in before that are unexpected.
@@ -119,11 +144,6 @@ int Engine::post_send_slow(const SendArgs& args, Peer& peer) noexcept {
   if (holder && !(direct && peer.link == holder)) progress();
   if (direct && args.more) x_held_back.put(*peer.link);
   return status;
-}
-
-int Engine::refuse_send(uint64_t destination) noexcept {
-  let_leave();
-  return x_peers.refusal(destination);
 }
 
 void Engine::let_leave() noexcept {
@@ -364,6 +384,16 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;
   peer.update_direct();
+}
+
+void Engine::serve_rest() noexcept {
+  WithoutMessages rest(*this);
+  int steps = 1;
+  for (int i = 0; i < kRestPolls && steps > 0; ++i) {
+    steps = 0;
+    for (transport::Transport* transport : x_transports)
+      if (!transport->quiet()) steps += transport->poll(rest);
+  }
 }
 
 void Engine::abandon(const Region& region, bool by_force) noexcept {

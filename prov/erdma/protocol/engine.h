@@ -160,6 +160,9 @@ class Engine final : public transport::Sink, PeerLoss {
   void abandon(const Region& region, bool by_force) noexcept;
   Grants& grants() noexcept { return x_grants; }
 
+  /// The endpoint is about to close: executes the one-sided operations of peers that have arrived.
+  /// The answers may have to wait: has_injected().
+  void serve_rest() noexcept;
   /// The endpoint closes: takes no receive of the shared receive context any more and, if `revoke`
   /// (not in a forked child), revokes all memory that is shared for messages and RMA. Afterwards
   /// the engine must not be used, but for cancel_deliveries().
@@ -191,7 +194,6 @@ class Engine final : public transport::Sink, PeerLoss {
   void on_question() noexcept override;
   void lose(Peer& peer, const transport::Link* link, int status) noexcept override;
 
-  int refuse_send(uint64_t destination) noexcept;
   int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
   int send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept;
   int post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
@@ -229,8 +231,10 @@ class Engine final : public transport::Sink, PeerLoss {
 
 inline int Engine::post_send(const SendArgs& args) noexcept {
   Peer* peer = x_peers.at(args.destination);
-  if (!peer) [[unlikely]]
-    return refuse_send(args.destination);
+  if (!peer) [[unlikely]] {
+    let_leave();
+    return x_peers.refusal(args.destination);
+  }
   if (!args.more && Messages::is_short(args) && Messages::goes_direct(args, *peer) &&
       ++x_sends_since_progress < kSendsPerProgress) [[likely]]
     if (x_messages.send_direct(args, *peer)) [[likely]]
