@@ -52,25 +52,44 @@ TEST(a_peer_that_finds_no_descriptor_left_connects_a_moment_later) {
   ck_assert(pair.poll_until([&] { return run(pair.b), !pair.b.sink->packets.empty(); }));
 }
 
+/// A large message that b reads from a.
+struct LargeRead {
+  explicit LargeRead(Pair& of) : pair(of) {}
+  LargeRead(const LargeRead&) = delete;
+  LargeRead& operator=(const LargeRead&) = delete;
+  ~LargeRead() { (void)pair.a_to_b().revoke(key); }
+
+  void connect() {
+    ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+    ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return share() == 0; }));
+  }
+  int share() { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key); }
+  int get() { return pair.b_to_a().get({key, 0, source.size()}, &to, 1, 7); }
+  bool over() const { return !pair.b.sink->dones.empty(); }
+  void expect_arrived() const {
+    ck_assert(over());
+    ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
+    ck_assert(target == source);
+  }
+
+  Pair& pair;
+  std::vector<std::byte> source = pattern(100'000, 7), target{source.size()};
+  const iovec from{source.data(), source.size()}, to{target.data(), target.size()};
+  RemoteKey key;
+};
+
 /// The receiver of a large message needs a descriptor for a moment. 0: it gets one in time; 1: it
 /// does not; 2: nobody tries for an hour, and then there is none again.
 TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 3) {
   LeapClock clock;
   Pair pair;
   ck_assert(open_side_at(pair.b, clock) && open_side(pair.a));
-  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
-  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
-  const auto source = pattern(100'000, 7);
-  std::vector<std::byte> target(source.size());
-  const iovec from{const_cast<std::byte*>(source.data()), source.size()};
-  const iovec to{target.data(), target.size()};
-  RemoteKey key;
-  ck_assert(pair.poll_until(
-      [&] { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == 0; }));
-  const transport::RemoteRange all{key, 0, source.size()};
+  LargeRead read(pair);
+  read.connect();
   const auto get = [&] {
     clock.time += 1'000'000;  // what is tried again after a pause must come due
-    return pair.b_to_a().get(all, &to, 1, 7);
+    return read.get();
   };
   {
     const NoDescriptors none;
@@ -89,10 +108,8 @@ TEST(a_read_waits_for_a_descriptor_but_not_for_ever, 3) {
     }
   }
   ck_assert_int_eq(get(), 0);
-  ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
-  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
-  ck_assert(target == source);
-  pair.a_to_b().revoke(key);
+  ck_assert(pair.poll_until([&] { return read.over(); }));
+  read.expect_arrived();
 }
 
 /// The sender of a large message needs a descriptor for a moment, to map the memory for it. 0: it
@@ -113,30 +130,22 @@ TEST(the_sender_of_a_large_message_waits_for_a_descriptor_but_not_for_ever, 2) {
     while (link.send(numbered(1), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN) step();
   };
   send(pair.a_to_b()), send(pair.b_to_a());
-  const auto source = pattern(100'000, 7);
-  std::vector<std::byte> target(source.size());
-  const iovec from{const_cast<std::byte*>(source.data()), source.size()};
-  const iovec to{target.data(), target.size()};
-  RemoteKey key;
-  while (pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == -FI_EAGAIN)
-    step();
-  ck_assert_int_eq(pair.b_to_a().get({key, 0, source.size()}, &to, 1, 7), 0);
+  LargeRead read(pair);
+  while (read.share() == -FI_EAGAIN) step();
+  ck_assert_int_eq(read.get(), 0);
   {
     const NoDescriptors none;
     for (int i = 0; i < 100; ++i) step();
-    ck_assert(pair.a.sink->downs.empty() && pair.b.sink->dones.empty());
+    ck_assert(pair.a.sink->downs.empty() && !read.over());
     for (int i = 0; _i == 1 && pair.a.sink->downs.empty() && i < 10'000; ++i) step();
   }
   if (_i == 1) {
     ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_EMFILE);
     ck_assert(told("cannot take what"));
-    (void)pair.a_to_b().revoke(key);
     return;
   }
-  for (int i = 0; pair.b.sink->dones.empty() && i < 10'000; ++i) step();
-  ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
-  ck_assert(target == source);
-  pair.a_to_b().revoke(key);
+  for (int i = 0; !read.over() && i < 10'000; ++i) step();
+  read.expect_arrived();
 }
 
 /// Waiting does not help against this limit.
@@ -145,17 +154,11 @@ TEST(what_a_limit_of_file_sizes_forbids_is_not_waited_for) {
   ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &low), 0);
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
-  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
-  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
-  std::vector<std::byte> source(100'000), target(source.size());
-  const iovec from{source.data(), source.size()}, to{target.data(), target.size()};
-  RemoteKey key;
-  ck_assert(pair.poll_until(
-      [&] { return pair.a_to_b().share(&from, 1, from.iov_len, Access::remote_read, key) == 0; }));
+  LargeRead read(pair);
+  read.connect();
   low.rlim_cur = 4096;
   ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
-  ck_assert_int_eq(pair.b_to_a().get({key, 0, source.size()}, &to, 1, 7), -FI_ENOMEM);
-  pair.a_to_b().revoke(key);
+  ck_assert_int_eq(read.get(), -FI_ENOMEM);
   Side crowded;  // has no ring yet
   ck_assert(open_side(crowded));
   transport::Link& link = **pair.a.transport->link_to(crowded.name);

@@ -3,20 +3,12 @@
 #include "transport/verbs/open_region.h"
 #include "transport/verbs_gpu_scene.h"
 
+namespace erdma::test {
 namespace {
 
-using namespace erdma;
-using erdma::test::DeviceMemory;
-using erdma::test::kReads;
-using erdma::test::kWrites;
-using erdma::test::Scene;
-using erdma::test::warnings;
-using erdma::test::ways;
 using transport::verbs::Registration;
 
-}  // namespace
-
-SUITE(.run = erdma::test::on_simulated_devices);
+SUITE(.run = on_simulated_devices);
 
 /// Whether memory can be registered may differ between GPUs: not all have dmabuf.
 TEST(one_gpu_without_a_way_leaves_the_others_theirs) {
@@ -29,7 +21,7 @@ TEST(one_gpu_without_a_way_leaves_the_others_theirs) {
   ck_assert_int_eq(scene.registrations.acquire(here.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
   ck_assert_int_eq(softcuda_control("dmabuf on"), 0);
   (void)scene.key(there);
-  ck_assert(test::contains(warnings(), "GPU 0"));
+  ck_assert(contains(warnings(), "GPU 0"));
   const unsigned long exports = softcuda_calls("cuMemGetHandleForAddressRange");
   for (const DeviceMemory* memory : {&here, &also_here})
     ck_assert_int_eq(scene.registrations.acquire(memory->at(0), 8192, kReads, made),
@@ -87,6 +79,9 @@ TEST(what_is_longer_than_a_region_is_copied_visibly, 3) {
   if (_i == 2)
     ck_assert_int_eq(of_host.open({&host, 5 * kMost}, nullptr, true, true).error(), -FI_EOPNOTSUPP);
   const std::string said = warnings();
-  ck_assert_msg(test::contains(said, "1048576"), "%s", said.c_str());
-  ck_assert(!test::contains(said, "tried again"));
+  ck_assert_msg(contains(said, "1048576"), "%s", said.c_str());
+  ck_assert(!contains(said, "tried again"));
 }
+
+}  // namespace
+}  // namespace erdma::test
