@@ -85,9 +85,10 @@ struct Connection : util::Counted {
   /// Inbound and up, but the kernel did not pass the ring. The next try is at `deadline`; the
   /// negotiation about CMA waits for it.
   bool welcome_due = false;
-  /// Outbound and up: since when this process has no descriptor for the message that comes next. It
-  /// looks again at `deadline`; 0 = it has one.
+  /// Outbound and up: since when this process has no descriptor for the message that comes next, or
+  /// cannot map `unmapped`. It tries again at `deadline`; 0 = it lacks nothing.
   uint64_t lacks_since = 0;
+  util::Fd unmapped;  ///< outbound and up: the memory of large messages, until it can be mapped
   bool name_proven = false;  ///< inbound: the greeting process listens under the name it gave
   /// The peer asked for admission here, but the application has not addressed it yet.
   bool admission_due = false;

@@ -16,7 +16,8 @@ namespace {
 /// A process closes its sockets shortly before its pidfd reports its exit.
 constexpr uint64_t kExitGrace = 100'000'000;
 
-/// How long this process may lack a descriptor for the memory of large messages.
+/// How long this process may lack a descriptor for the memory of large messages, or the room to map
+/// it.
 constexpr uint64_t kPatience = 5'000 * util::kMillisecond;
 
 /// Honest peers wait for the answer to each of their few requests.
@@ -44,7 +45,7 @@ void each_of(const PeerProcess& process, Step&& step) {
 
 void ControlReader::read(Connection& connection, unsigned most) {
   for (; most > 0 && connection.state == ConnectionState::up; --most) {
-    if (must_wait(connection)) return;
+    if (connection.unmapped || must_wait(connection)) return;
     Control control{};
     Received received = receive(connection.socket.get(), &control, sizeof(control));
     if (received.bytes == -EAGAIN) return;
@@ -87,12 +88,23 @@ bool ControlReader::must_wait(Connection& connection) noexcept {
   const uint64_t now = x_connections.config.clock->now();
   if (room || !connection.lacks_since) connection.lacks_since = room ? 0 : now;
   if (room || now - connection.lacks_since >= kPatience) return false;
-  x_connections.unwatch(connection);
-  connection.deadline = now + util::kMillisecond;
+  wait(connection);
   return true;
 }
 
+/// Reads nothing more until resume().
+void ControlReader::wait(Connection& connection) noexcept {
+  const uint64_t now = x_connections.config.clock->now();
+  if (!connection.lacks_since) connection.lacks_since = now;
+  x_connections.unwatch(connection);
+  connection.deadline = now + util::kMillisecond;
+}
+
 void ControlReader::resume(Connection& connection) {
+  if (connection.unmapped) {
+    if (!map_bulk_memory(connection)) return lose(connection, -FI_ECONNRESET);
+    if (connection.unmapped || connection.state != ConnectionState::up) return;
+  }
   if (x_connections.watch(connection))
     connection.deadline = x_connections.config.clock->now() + util::kMillisecond;
   else
@@ -154,27 +166,51 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
     mail.type = Mail::Type::file;
     mail.number = uint32_t(control.value);
     mail.file = std::move(fd);
-  } else if (control.type == ControlType::hot_ring || control.type == ControlType::bulk_memory) {
-    const bool hot = control.type == ControlType::hot_ring;
-    auto segment = Memfd::adopt(std::move(fd), hot ? kHotSegmentBytes : kBulkBytes);
+  } else if (control.type == ControlType::bulk_memory) {
+    connection.unmapped = std::move(fd);
+    return map_bulk_memory(connection);
+  } else if (control.type == ControlType::hot_ring) {
+    auto segment = Memfd::adopt(std::move(fd), kHotSegmentBytes);
     if (segment.error() == -FI_EINVAL) return false;
-    if (!segment) {
-      // Without memory for a hot ring the cold one stays in use.
-      if (hot)
-        (void)send_control(connection.socket, ControlType::no_hot_ring);
-      else
-        lose(connection, segment.error());
-      return true;
-    }
+    // Without memory for a hot ring the cold one stays in use.
+    if (!segment) return (void)send_control(connection.socket, ControlType::no_hot_ring), true;
     segment->close_fd();
-    mail.type = hot ? Mail::Type::hot_ring : Mail::Type::bulk;
+    mail.type = Mail::Type::hot_ring;
     mail.segment = std::move(*segment);
   } else if (control.type != ControlType::promote) {
     return false;
   }
-  if (connection.unread.fetch_add(1) >= kMaxUnread) return false;
+  return post(std::move(mail));
+}
+
+/// False = no honest peer has so many unread.
+bool ControlReader::post(Mail mail) {
+  if (mail.connection->unread.fetch_add(1) >= kMaxUnread) return false;
   x_connections.config.mailbox->post(std::move(mail));
   return true;
+}
+
+/// Without this memory the channel can move no large message, so it waits for room to map it. False
+/// = no honest peer sends such memory.
+bool ControlReader::map_bulk_memory(Connection& connection) {
+  auto segment = Memfd::adopt(std::move(connection.unmapped), kBulkBytes);
+  if (segment.error() == -FI_EINVAL) return connection.unmapped.reset(), false;
+  if (!segment) {
+    const uint64_t since = connection.lacks_since;
+    const uint64_t now = x_connections.config.clock->now();
+    if (is_lack(segment.error()) && (!since || now - since < kPatience)) {
+      wait(connection);
+    } else {
+      connection.unmapped.reset();
+      lose(connection, segment.error());
+    }
+    return true;
+  }
+  connection.lacks_since = 0;
+  segment->close_fd();
+  Mail mail{Mail::Type::bulk, util::Ref<Connection>(connection)};
+  mail.segment = std::move(*segment);
+  return post(std::move(mail));
 }
 
 void ControlReader::read_controls(uint64_t nonce) {
@@ -199,6 +235,7 @@ void ControlReader::on_exit(uint64_t process_id) {
   process->life().suspend();
   each_of(*process, [this](Connection& connection) {
     // The peer may have sent a bye before it exited.
+    connection.unmapped.reset();
     read(connection, kAll);
     const ConnectionState state = connection.state;
     if (!x_connections.find(connection.id)) return;

@@ -17,7 +17,7 @@ class ControlReader {
   /// The socket is readable. Takes so many messages that other connections have their turn soon.
   /// The caller holds a reference to the connection, here and below.
   void on_readable(Connection& connection) { read(connection, kAtOnce); }
-  /// Looks again for the descriptor that lacked at the deadline.
+  /// Looks again for the descriptor or the memory that lacked, at the deadline.
   void resume(Connection& connection);
   /// Reads what the peer sent on its other channel before its new greeting: it may have closed that
   /// channel.
@@ -33,8 +33,11 @@ class ControlReader {
 
   void read(Connection& connection, unsigned most);
   bool must_wait(Connection& connection) noexcept;
+  void wait(Connection& connection) noexcept;
+  bool map_bulk_memory(Connection& connection);
   bool handle(Connection& connection, const Control& control, util::Fd fd);
   bool handle_mail(Connection& connection, const Control& control, util::Fd fd);
+  bool post(Mail mail);
   void report_lost_file(const Connection& connection) noexcept;
   void report_lost_ring(const Connection& connection) noexcept;
   void on_hang_up(Connection& connection);
