@@ -189,7 +189,7 @@ struct Sleep {
     if (index == 0) {
       published.store(1, std::memory_order_release);
       if (Many)
-        wake_sleeper<Waker>(waiting, [this] { woken = true; });
+        (void)wake_sleeper<Waker>(waiting, [this] { return woken = true; });
       else
         woken = take_sleeper<Waker>(waiting);
     } else {
@@ -238,7 +238,7 @@ struct TwoSleeps {
   void thread(size_t index) {
     if (index < 2) {
       if (index == 1) published.store(1, std::memory_order_release);
-      return wake_sleeper<Order>(armed, [this] { rung = true; });
+      return (void)wake_sleeper<Order>(armed, [this] { return rung = true; });
     }
     armed.store(Second, std::memory_order_relaxed);
     rung = false;

@@ -1,5 +1,6 @@
 #include "transport/shm_lacks.h"
 
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -167,6 +168,27 @@ TEST(the_sender_of_a_large_message_waits_for_what_it_lacks_but_not_for_ever, 4) 
   }
   for (int i = 0; !read.over() && i < 10'000; ++i) step();
   read.expect_arrived();
+}
+
+/// The kernel has no memory for a moment, in which a message comes for a peer that sleeps.
+TEST(a_wake_up_that_finds_no_memory_comes_a_moment_later) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  transport::Link& link = pair.a_to_b();
+  ck_assert(pair.poll_until([&] { return pair.b.transport->arm(); }));
+  std::thread lacking([&] {  // the refusal is of this thread, and ends with it
+    fake::refuse_call(SYS_sendto, ENOBUFS);
+    ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
+    pair.a.poll();
+  });
+  lacking.join();
+  ck_assert(!pair.a.transport->arm());  // nothing would wake this side to try again
+  pair.a.poll();
+  pollfd bell{pair.b.transport->wait_fd(), POLLIN, 0};
+  ck_assert_int_eq(poll(&bell, 1, 0), 1);
+  pair.b.transport->disarm();
 }
 
 /// Waiting does not help against this limit.

@@ -104,7 +104,7 @@ void InChannel::end() noexcept {
 }
 
 void InChannel::publish(RingReceiver& ring) noexcept {
-  if (ring.publish() && ring.take_waiting()) x_connection->process->waker.ring();
+  if (ring.publish() && ring.take_waiting()) wake_sender();
 }
 
 InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) {
@@ -248,7 +248,11 @@ void InChannel::end_writes(util::PoolHandle target, Sink& sink, int status) noex
 // not matter once per step of a bulk transfer.
 void InChannel::wake_waiting_sender() noexcept {
   const bool hot_waits = x_hot && x_hot->ring.take_sleeper();
-  if (x_cold.take_sleeper() || hot_waits) x_connection->process->waker.ring();
+  if (x_cold.take_sleeper() || hot_waits) wake_sender();
+}
+
+void InChannel::wake_sender() noexcept {
+  if (!x_connection->process->waker.ring()) (void)x_context.try_later();
 }
 
 }  // namespace erdma::transport::shm

@@ -110,6 +110,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   Next switch_ring() noexcept;
   Next on_write_entry(const RingEntry& entry, Sink& sink);
   void publish(RingReceiver& ring) noexcept;
+  void wake_sender() noexcept;
   bool sender_dead() const noexcept;
   int share_bulk() noexcept;
 

@@ -40,6 +40,12 @@ int Links::read_later(Sink& sink) noexcept {
   return moved;
 }
 
+void Links::ring_again() noexcept {
+  for (ShmLink* const link : x_links)
+    if (PeerProcess* const process = link->process(); process && !process->waker.ring_again())
+      (void)x_context.try_later();
+}
+
 bool Links::peer_shows(uint64_t sign) const noexcept {
   for (ShmLink* const link : x_links) {
     const OutChannel& out = link->out();

@@ -21,6 +21,8 @@ class Links {
   int read(ConnectorMailbox& mailbox, Sink& sink) noexcept;
   /// Handles mail that had to wait for the end of a link, and later mail about the same channel.
   int read_later(Sink& sink) noexcept;
+  /// Wakes the peers for whose wake-up the kernel had no memory; LinkContext::lack.
+  void ring_again() noexcept;
   bool waiting() const noexcept { return !x_later.empty(); }
   /// True if a connected peer has shown the same core (core_sign.h).
   bool peer_shows(uint64_t sign) const noexcept;

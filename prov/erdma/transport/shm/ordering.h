@@ -73,13 +73,15 @@ bool take_sleeper(Word& waiting) noexcept {
 /// The same where several processes may wake one sleeper. Each that sees the sleeper rings until
 /// one of them has rung, because any of them may be stopped before it rings. `armed`: 0, or the
 /// number of the sleep: a process that clears the word late must not clear that of a later sleep.
+/// Returns false if ring() did; then it has not rung.
 template <typename Order = HardwareOrder, typename Word, typename Ring>
-void wake_sleeper(Word& armed, Ring&& ring) noexcept {
+bool wake_sleeper(Word& armed, Ring&& ring) noexcept {
   Order::fence(std::memory_order_seq_cst);
   auto sleep = armed.load(std::memory_order_relaxed);
-  if (sleep == 0) return;
-  ring();
+  if (sleep == 0) return true;
+  if (!ring()) return false;
   (void)compare_exchange_acq_rel(armed, sleep, 0u);
+  return true;
 }
 
 }  // namespace erdma::transport::shm

@@ -47,6 +47,10 @@ void OutChannel::end() noexcept {
   x_cold = true;
 }
 
+void OutChannel::wake_later() const noexcept {
+  (void)x_context.try_later();
+}
+
 void OutChannel::use_ring() noexcept {
   x_cold = !x_hot;
   x_ring = x_cold ? &x_cold_ring : &x_hot->ring;

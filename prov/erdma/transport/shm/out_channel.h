@@ -57,7 +57,8 @@ class OutChannel {
     wake(hint);
   }
   void wake(SendHint hint = SendHint::none) const noexcept {
-    wake_if_asleep(*x_wake, *x_waker, hint);
+    if (!wake_if_asleep(*x_wake, *x_waker, hint)) [[unlikely]]
+      wake_later();
   }
   /// Names one packet by its ring and its sequence number.
   uint64_t name_of_packet(uint32_t sequence) const noexcept {
@@ -99,6 +100,7 @@ class OutChannel {
 
   ColdControl& control() const noexcept { return chunk().controls[x_index]; }
   void show_news() const noexcept { or_release(chunk().ready, uint64_t(1) << x_index); }
+  void wake_later() const noexcept;
   void use_ring() noexcept;
   void wait_for_bulk_memory() noexcept;
 

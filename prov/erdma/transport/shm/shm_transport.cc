@@ -80,7 +80,10 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
 
 int ShmTransport::attend(Sink& sink) noexcept {
   LinkContext& all = x_context;
+  const bool lacked = all.lack.felt();
   all.lack.forget();
+  if (lacked) [[unlikely]]
+    x_links.ring_again();
   int moved = all.deferred.report(sink);
   if (x_mailbox.pending()) moved += x_links.read(x_mailbox, sink);
   if (x_mailbox.take_question()) sink.on_question();

@@ -23,12 +23,14 @@ Barriers register_barriers() noexcept;
 /// A barrier on all peers' CPUs. False = not available.
 bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept;
 
-void wake_slow(WakeWords& words, const Waker& waker, SendHint hint) noexcept;
+bool wake_slow(WakeWords& words, const Waker& waker, SendHint hint) noexcept;
 
-/// A sender calls this after it has published something.
-inline void wake_if_asleep(WakeWords& words, const Waker& waker, SendHint hint) noexcept {
+/// A sender calls this after it has published something. False: as Waker::ring().
+[[nodiscard]] inline bool wake_if_asleep(WakeWords& words, const Waker& waker,
+                                         SendHint hint) noexcept {
   if (words.may_sleep.load(std::memory_order_relaxed)) [[unlikely]]
-    wake_slow(words, waker, hint);
+    return wake_slow(words, waker, hint);
+  return true;
 }
 
 }  // namespace erdma::transport::shm

@@ -93,8 +93,10 @@ util::Result<Waker> Waker::to(const WakeAddress& address) noexcept {
   return waker;
 }
 
-void Waker::ring() const noexcept {
-  (void)send(x_socket.get(), &x_secret, sizeof(x_secret), kFlags);
+bool Waker::ring() const noexcept {
+  const bool rung = send(x_socket.get(), &x_secret, sizeof(x_secret), kFlags) >= 0;
+  x_due = !rung && (errno == ENOBUFS || errno == ENOMEM);
+  return !x_due;
 }
 
 }  // namespace erdma::transport::shm

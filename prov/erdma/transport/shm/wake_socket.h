@@ -46,12 +46,16 @@ class Waker {
   /// -FI_ECONNREFUSED: there is no such socket. -FI_EMFILE, ...
   static util::Result<Waker> to(const WakeAddress& address) noexcept;
 
-  /// Never blocks. If the queue is full, the receiver has a wake-up pending already.
-  void ring() const noexcept;
+  /// Never blocks. If the queue is full, the receiver has a wake-up pending already. False: the
+  /// kernel had no memory for it, so ring_again() must follow.
+  bool ring() const noexcept;
+  /// Rings if the last ring() returned false. Returns what ring() returns.
+  bool ring_again() const noexcept { return !x_due || ring(); }
 
  private:
   util::Fd x_socket;
   uint64_t x_secret = 0;
+  mutable bool x_due = false;
 };
 
 }  // namespace erdma::transport::shm
