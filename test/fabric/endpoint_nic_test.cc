@@ -157,6 +157,15 @@ TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {
   ck_assert_uint_gt(nic_bytes(), 100'000);
 }
 
+/// Its longest region holds less than the provider's memory for packets usually has.
+TEST(messages_move_through_an_adapter_with_short_regions) {
+  setenv("SOFTERDMA_MAX_MR_SIZE", "64K", 1);
+  setenv("FI_ERDMA_SHM", "off", 1);
+  Root root;
+  Port a(root), b(root);
+  exchange_all_ways(a, b);
+}
+
 /// A new connection has small receives, which do not hold every message that may be injected. The
 /// application makes no further call after the inject.
 TEST(what_is_injected_arrives_without_its_sender, 3) {

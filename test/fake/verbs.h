@@ -382,6 +382,7 @@ using erdma::fake::Nic;
   const erdma::fake::InAdapter inside;
   Nic& nic = Nic::one();
   if (nic.refuse_regions) return errno = nic.refuse_regions, nullptr;
+  if (length > nic.max_mr_size) return errno = EINVAL, nullptr;
   auto region = std::make_unique<erdma::fake::Region>();
   *static_cast<ibv_mr*>(region.get()) = {
       &nic.context, pd, address, length, 1, nic.next_key, nic.next_key ^ 0x5000'0000u};

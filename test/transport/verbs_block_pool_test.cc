@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cerrno>
 #include <set>
 #include <vector>
@@ -14,6 +16,7 @@ using verbs::BlockPool;
 using verbs::OwnUse;
 
 constexpr size_t kBytes = 1000;
+const size_t kPageBytes = size_t(getpagesize());
 constexpr size_t kPerSlab = 4;
 constexpr size_t kSlabs = 3;
 
@@ -31,6 +34,17 @@ TEST(blocks_are_apart_and_registered_up_to_the_limit) {
   }
   ck_assert_uint_eq(starts.size(), kPerSlab * kSlabs);
   ck_assert_uint_eq(pool.in_use(), kPerSlab * kSlabs);
+  for (const BlockPool::Block& block : blocks) pool.release(block);
+}
+
+/// The device makes no region for all blocks of a slab.
+TEST(a_slab_is_no_longer_than_the_devices_longest_region) {
+  fake::Nic::one().max_mr_size = 2 * kPageBytes;
+  Rig rig;
+  BlockPool pool(*rig.device, OwnUse::packets, kPageBytes - 100, kPerSlab, kSlabs);
+  std::vector<BlockPool::Block> blocks;
+  for (BlockPool::Block block; pool.acquire(block);) blocks.push_back(block);
+  ck_assert_uint_eq(blocks.size(), kPerSlab * kSlabs);
   for (const BlockPool::Block& block : blocks) pool.release(block);
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 
@@ -16,6 +17,11 @@ namespace {
 constexpr size_t kIdleSlabs = 1;
 constexpr size_t kIdleSlabsApart = 4;
 
+size_t page_mask() noexcept {
+  static const size_t mask = size_t(::sysconf(_SC_PAGESIZE)) - 1;
+  return mask;
+}
+
 }  // namespace
 
 BlockPool::BlockPool(const Device& device, OwnUse use, size_t block_bytes, size_t blocks_per_slab,
@@ -24,17 +30,22 @@ BlockPool::BlockPool(const Device& device, OwnUse use, size_t block_bytes, size_
       x_use(use),
       x_apart(use == OwnUse::read_buffers && device.transport_type() == TransportType::iwarp),
       x_block_bytes(block_bytes),
-      x_blocks(blocks_per_slab),
-      x_slabs(max_slabs) {}
+      x_blocks(blocks_in_region(device, block_bytes, blocks_per_slab)),
+      x_slabs((max_slabs * blocks_per_slab + x_blocks - 1) / x_blocks) {}
 
 BlockPool::~BlockPool() {
   util::expect_none_left("block", x_in_use);
 }
 
+/// The number of blocks of a slab, which is one region of the device.
+size_t BlockPool::blocks_in_region(const Device& device, size_t bytes, size_t most) noexcept {
+  const uint64_t whole_pages = device.limits().max_region & ~uint64_t(page_mask());
+  return std::clamp<uint64_t>(whole_pages / bytes, 1, most);
+}
+
 /// Rounded up to whole pages.
 size_t BlockPool::slab_bytes() const noexcept {
-  static const size_t mask = size_t(::sysconf(_SC_PAGESIZE)) - 1;
-  return (x_block_bytes * x_blocks + mask) & ~mask;
+  return (x_block_bytes * x_blocks + page_mask()) & ~page_mask();
 }
 
 bool BlockPool::make(Slab& slab) noexcept try {

@@ -19,6 +19,7 @@ class BlockPool {
     uint32_t lkey = 0;
     uint32_t slab = 0;
   };
+  /// `blocks_per_slab` at most: a slab is one region of the device. `max_slabs` of that many.
   BlockPool(const Device& device, OwnUse use, size_t block_bytes, size_t blocks_per_slab,
             size_t max_slabs);
   ~BlockPool();
@@ -40,6 +41,7 @@ class BlockPool {
     std::vector<uint32_t> free;
   };
 
+  static size_t blocks_in_region(const Device& device, size_t bytes, size_t most) noexcept;
   size_t slab_bytes() const noexcept;
   bool make(Slab& slab) noexcept;
   void unmake(Slab& slab) noexcept;

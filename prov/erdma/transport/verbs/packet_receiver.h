@@ -101,7 +101,8 @@ inline void PacketReceiver::grow() noexcept {
   if (x_receives.grown() || !x_shared.may_grow()) return;
   Slab slab;
   const auto bytes = uint32_t(kPacketOverhead + x_shared.options.eager_bytes + 63) & ~63u;
-  if (slab.make(x_shared.receive_regions, kLargeReceives, bytes)) {
+  if (uint64_t(kLargeReceives) * bytes > x_shared.device.limits().max_region ||
+      slab.make(x_shared.receive_regions, kLargeReceives, bytes)) {
     x_shared.growth_failed = true;
     return;
   }
