@@ -275,6 +275,23 @@ TEST(dead_initiator_leaves_no_use_of_a_region, 2) {
   pair.end_work({&g_one, &g_two});
 }
 
+/// The memory for a message may belong to the application again, which sees none of them any more.
+TEST(closing_engine_serves_what_has_arrived_but_takes_no_message, 2) {
+  OneSidedPair pair;
+  const auto message = pattern(_i ? 5000 : 8);
+  std::vector<char> buffer(message.size(), '-');
+  must(pair.b.receive(buffer.data(), buffer.size(), 1, &g_two));
+  must(pair.a.send(1, message.data(), message.size(), 1, &g_two));
+  must(pair.initiator.write(1, "written", 7, pair.memory.data(), kKey, &g_one));
+  pair.b.engine.serve_rest();
+  pair.a.engine.progress();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  ck_assert_mem_eq(pair.memory.data(), "written", 7);
+  ck_assert(pair.b.received.entries.empty());
+  ck_assert(buffer == std::vector<char>(message.size(), '-'));
+  pair.end_work({&g_one, &g_two});
+}
+
 TEST(transfer_that_fails_at_the_target_is_an_error_here, 2) {
   OneSidedPair pair;
   auto large = pattern(5000);
