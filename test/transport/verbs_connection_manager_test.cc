@@ -261,28 +261,45 @@ TEST(a_handshake_that_hangs_times_out_and_gives_back_the_connection) {
   ck_assert_int_eq(b.alive, 0);
 }
 
-/// The network of a peer, or of this host, may be made while both start.
-TEST(a_peer_without_a_route_is_tried_again_if_patient, 2) {
+/// The network of a peer, or of this host, may be made while both start, or come back later.
+TEST(a_peer_without_a_route_is_tried_again, 2) {
   World world;
   Host& a = world.add(kA, 1);
-  const bool patient = _i;
-  a.connect(name_b(), patient);
+  a.connect(name_b(), _i == 0);
   a.manager->on_closed(world.other.begin()->first, -FI_EHOSTUNREACH);
   a.poll();
-  ck_assert_uint_eq(a.failed.size(), !patient);
-  if (!patient) ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
-  if (!patient) return;
+  ck_assert_uint_eq(a.failed.size(), 0);
   Host& b = world.add(kB, 2);
   world.settle();
   expect_joined(world, a, b);
 }
 
-TEST(patience_with_a_route_ends_with_the_connect_timeout) {
+TEST(a_connection_that_was_up_is_made_again_once_there_is_a_route) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.connect(name_b(), true);
+  world.settle();
+  a.close_connection(a.up.begin()->first, true);
+  world.settle();
+  a.refuse_to_connect = -FI_EHOSTUNREACH;
+  a.connect(name_b());
+  for (int tries = 0; tries < 5; ++tries) {
+    world.clock.time = a.manager->next_deadline();
+    a.manager->expire();
+  }
+  a.poll();
+  ck_assert_uint_eq(a.failed.size(), 0);
+  a.refuse_to_connect = 0;
+  world.settle();
+  expect_joined(world, a, b);
+}
+
+TEST(patience_with_a_route_ends_with_the_connect_timeout, 2) {
   World world;
   Host& a = world.add(kA, 1);
   a.refuse_to_connect = -FI_EHOSTUNREACH;
   const uint64_t begin = world.clock.time;
-  a.connect(name_b(), true);
+  a.connect(name_b(), _i == 0);
   world.settle();
   ck_assert_uint_eq(a.failed.size(), 1);
   ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);

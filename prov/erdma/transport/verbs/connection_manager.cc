@@ -169,10 +169,9 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   Peer& peer = *attempt.peer;
-  // A peer that is starting may not answer within the kernel's limit, which may be the shorter one.
-  // Its network, or that of this host, may be made at the same time.
-  const bool absent =
-      status == -FI_ECONNREFUSED || status == -FI_ETIMEDOUT || status == -FI_EHOSTUNREACH;
+  // The network of the peer, or that of this host, may be made later or come back. Where
+  // judge_port() finds no route, the address of this host is gone.
+  const bool unrouted = status == -FI_EHOSTUNREACH;
   if (is_of_port(status)) {
     status = judge_port(peer, status);
   } else {
@@ -183,9 +182,10 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
       status = judge_reset(peer, x_config.clock->now());
   }
   // The next attempt uses another port.
-  const bool again = status == -FI_ECONNRESET || is_of_port(status);
-  const bool nobody = absent || status == -FI_ECONNREFUSED;
-  attempt_failed(attempt, status, again || (nobody && peer.retry_refused));
+  const bool again = unrouted || status == -FI_ECONNRESET || is_of_port(status);
+  // A peer that is starting may not answer within the kernel's limit, which may be the shorter one.
+  const bool absent = status == -FI_ECONNREFUSED || status == -FI_ETIMEDOUT;
+  attempt_failed(attempt, status, again || (absent && peer.retry_refused));
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
