@@ -484,6 +484,41 @@ TEST(a_failed_completion_queue_ends_its_connections_and_gets_no_more) {
   ck_assert_int_eq(a.lost[0].status, -FI_EIO);
 }
 
+/// The next attempt gets another completion queue.
+TEST(a_completion_queue_that_fails_does_not_end_a_connect) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.connect(name_b());
+  world.deliver(0);
+  ck_assert_int_eq(a.alive, 1);
+  a.manager->on_device_event({.completion_queue = &a.queue, .what = "fatal"});
+  a.poll();
+  ck_assert_int_eq(a.alive, 0);
+  ck_assert_uint_eq(a.failed.size(), 0);
+  world.settle();
+  expect_joined(world, a, b);
+}
+
+TEST(completion_queues_that_all_fail_end_a_connect_in_time) {
+  World world;
+  Host& a = world.add(kA, 1);
+  a.unanswered = true;
+  const uint64_t begin = world.clock.time;
+  a.connect(name_b());
+  while (a.failed.empty()) {
+    world.deliver_all();
+    a.manager->on_device_event({.completion_queue = &a.queue, .what = "fatal"});
+    ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
+    world.clock.time = std::min(a.manager->next_deadline(), begin + 11'000'000'000);
+    a.manager->expire();
+    a.poll();
+  }
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_int_eq(a.failed[0].status, -FI_EIO);
+  ck_assert_int_eq(a.alive, 0);
+  ck_assert_int_gt(a.failed_queues.size(), 10);
+}
+
 TEST(a_device_that_goes_away_ends_all) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);

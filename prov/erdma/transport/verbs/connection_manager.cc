@@ -410,8 +410,11 @@ void ConnectionManager::on_device_event(const DeviceEvent& event) {
   };
   if (event.completion_queue) x_config.factory->queue_failed(event.completion_queue);
   const int status = gone ? -FI_ENODEV : event.queue_pair ? -FI_ECONNRESET : -FI_EIO;
-  x_table.for_each([&](const Attempt& attempt) {
+  x_table.for_each([&](Attempt& attempt) {
     if (!struck(attempt)) return;
+    // The next attempt gets another completion queue.
+    if (event.completion_queue && attempt.stage == Attempt::Stage::requested)
+      return attempt_failed(attempt, status, true);
     if (event.queue_pair)
       ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
                  attempt.peer->name.to_string().c_str(), event.what);
