@@ -98,6 +98,7 @@ struct Nic {
   int refuse_fork_init = 0;               ///< errno of ibv_fork_init(), or 0
   std::set<const Qp*> held;               ///< queue pairs whose requests do not execute
   std::set<const ibv_cq*> broken_queues;  ///< every call for them fails
+  std::deque<ibv_async_event> events;     ///< asynchronous ones, not read yet
   unsigned long posts = 0, doorbells = 0, reads = 0;
 
   Nic() {
@@ -436,6 +437,14 @@ using erdma::fake::Nic;
   return 0;
 }
 [[gnu::weak]] void ibv_ack_cq_events(ibv_cq*, unsigned) {}
+[[gnu::weak]] int ibv_get_async_event(ibv_context*, ibv_async_event* event) {
+  auto& events = Nic::one().events;
+  if (events.empty()) return errno = EAGAIN, -1;
+  *event = events.front();
+  events.pop_front();
+  return 0;
+}
+[[gnu::weak]] void ibv_ack_async_event(ibv_async_event*) {}
 [[gnu::weak]] ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   const erdma::fake::InAdapter inside;
   Nic& nic = Nic::one();

@@ -98,15 +98,24 @@ void AsyncEvents::handle(const ibv_async_event& event) const noexcept {
       ERDMA_NOTICE(port, EP_CTRL, "%s: %s: all its connections are lost", name, what);
       return tell_all(x_device.context(), {0, nullptr, what});
     case IBV_EVENT_PORT_ERR:
-      ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is down: connections die unless it comes back soon",
-                   name, event.element.port_num);
-      return;
     case IBV_EVENT_PORT_ACTIVE:
-      ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is active again", name, event.element.port_num);
-      return;
+      return tell_of_port(event.element.port_num, event.event_type == IBV_EVENT_PORT_ACTIVE);
     default:
       ERDMA_INFO(EP_CTRL, "%s: %s\n", name, what);
   }
+}
+
+/// Another port carries no connection of this process.
+void AsyncEvents::tell_of_port(int port, bool active) const noexcept {
+  const char* name = x_device.name().c_str();
+  if (port != x_device.port())
+    ERDMA_INFO(EP_CTRL, "%s: port %d, which is not used, is %s\n", name, port,
+               active ? "active" : "down");
+  else if (active)
+    ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is active again", name, port);
+  else
+    ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is down: connections die unless it comes back soon",
+                 name, port);
 }
 
 }  // namespace erdma::transport::verbs

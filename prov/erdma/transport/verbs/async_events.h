@@ -43,6 +43,7 @@ class AsyncEvents {
 
  private:
   void handle(const ibv_async_event& event) const noexcept;
+  void tell_of_port(int port, bool active) const noexcept;
 
   const Device& x_device;
   AsyncListener& x_listener;
