@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -174,6 +175,38 @@ TEST(a_port_that_can_not_be_had_is_not_the_last, 2) {
   a.refuse_to_connect = 0;
   world.settle();
   expect_joined(world, a, b);
+}
+
+/// Others may give back what lacks here, and a listener waits for it, too.
+constexpr int kShortages[] = {-FI_EMFILE, -ENFILE, -FI_ENOMEM, -ENOBUFS};
+
+TEST(a_connect_waits_for_descriptors_and_memory, std::size(kShortages)) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.refuse_to_connect = kShortages[_i];
+  a.connect(name_b());
+  for (int tries = 0; tries < 5; ++tries) {
+    world.clock.time = a.manager->next_deadline();
+    a.manager->expire();
+  }
+  a.poll();
+  ck_assert_uint_eq(a.failed.size(), 0);
+  a.refuse_to_connect = 0;
+  world.settle();
+  expect_joined(world, a, b);
+}
+
+TEST(a_shortage_that_lasts_is_the_reason_of_the_failure, std::size(kShortages)) {
+  World world;
+  Host& a = world.add(kA, 1);
+  a.refuse_to_connect = kShortages[_i];
+  const uint64_t begin = world.clock.time;
+  a.connect(name_b());
+  world.settle();
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_int_eq(a.failed[0].status, kShortages[_i]);
+  ck_assert_uint_ge(world.clock.time - begin, 9'500'000'000);
+  ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
 }
 
 /// The kernel gives up an unanswered request after 10 s, whatever the connect timeout is. Its

@@ -390,6 +390,22 @@ TEST(without_descriptors_the_listener_rests_and_recovers) {
   ck_assert(connect_nodes(b, a));
 }
 
+TEST(a_connect_waits_for_a_descriptor) {
+  Node a, b;
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const rlimit before = files;
+  files.rlim_cur = rlim_t(b.backend->fd());
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
+  g_log.clear();
+  a.manager->connect(b.name(), 1, false);
+  ck_assert(contains(only_log_line(), "ulimit -n"));
+  ck_assert(a.failed.empty());
+  setrlimit(RLIMIT_NOFILE, &before);
+  a.clock.time = a.manager->next_deadline();
+  ck_assert(serve({&a, &b}, [&] { return !a.up.empty() && !b.up.empty(); }));
+}
+
 /// More descriptors would not help.
 TEST(a_lack_of_memory_while_accepting_is_not_blamed_on_descriptors) {
   Node a;

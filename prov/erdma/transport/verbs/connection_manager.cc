@@ -1,6 +1,7 @@
 #include "transport/verbs/connection_manager.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <span>
 #include <utility>
 
@@ -45,6 +46,11 @@ int judge_reset(Peer& peer, uint64_t now) noexcept {
 
 bool is_of_port(int status) noexcept {
   return status == -FI_EADDRINUSE || status == -FI_EADDRNOTAVAIL;
+}
+
+/// Another part of this process, or of this host, may give back what lacks now.
+bool is_of_shortage(int status) noexcept {
+  return status == -FI_EMFILE || status == -ENFILE || status == -FI_ENOMEM || status == -ENOBUFS;
 }
 
 /// If an address is gone, none of its ports is available; on any other address most ports are.
@@ -182,7 +188,8 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
       status = judge_reset(peer, x_config.clock->now());
   }
   // The next attempt uses another port.
-  const bool again = unrouted || status == -FI_ECONNRESET || is_of_port(status);
+  const bool again =
+      unrouted || status == -FI_ECONNRESET || is_of_port(status) || is_of_shortage(status);
   // A peer that is starting may not answer within the kernel's limit, which may be the shorter one.
   const bool absent = status == -FI_ECONNREFUSED || status == -FI_ETIMEDOUT;
   attempt_failed(attempt, status, again || (absent && peer.retry_refused));
