@@ -48,6 +48,26 @@ TEST(localhost_is_known_where_nobody_names_hosts) {
   ck_assert_int_eq(rdma_getaddrinfo("elsewhere", "7471", &hints, &found), EAI_NONAME);
 }
 
+/// A bond fails over.
+TEST(address_that_moves_is_told_at_each_id_of_its_device) {
+  Connection c;
+  c.establish();
+  ck_assert_int_eq(softerdma_control("port dev=erdma_1 moved"), 0);
+  std::vector<rdma_cm_id*> told;
+  for (int events = 0; events < 2; ++events) {
+    const Event event = next_event(c.channels[1]);
+    ck_assert_int_eq(event.type, RDMA_CM_EVENT_ADDR_CHANGE);
+    told.push_back(event.id);
+  }
+  ck_assert_ptr_eq(told[0], c.listener);
+  ck_assert_ptr_eq(told[1], c.sides[1].id);
+  pollfd other{c.channels[0]->fd, POLLIN, 0};
+  ck_assert_int_eq(poll(&other, 1, 0), 0);
+  ck_assert_int_eq(c.sides[1].receive(8), 0);
+  ck_assert_int_eq(c.sides[0].send(8, c.sides[1]), 0);
+  ck_assert_int_eq(c.sides[1].wait().status, IBV_WC_SUCCESS);
+}
+
 TEST(connection_carries_private_data_and_messages) {
   Connection c;
   c.establish();

@@ -81,15 +81,18 @@ bool exists(const char* kind, const char* action) {
                      [&](const Fault& f) { return f.kind == kind && f.action == action; });
 }
 
-/// Sets the port's state in the fabric and tells all processes that have the device.
+/// Sets the port's state in the fabric, unless only its address moves, and tells all processes that
+/// have the device.
 void set_port(Process& process, const Fault& fault) {
-  bool up = fault.action == "up";
+  bool up = fault.action == "up", moved = fault.action == "moved";
   for (const auto& device : process.devices) {
-    if (!fault.matches("dev", device->name) || device->active() == up) continue;
-    device->entry->up.store(up ? 1 : 0);
-    write_port_state(*device);
+    if (!fault.matches("dev", device->name) || (!moved && device->active() == up)) continue;
+    if (!moved) {
+      device->entry->up.store(up ? 1 : 0);
+      write_port_state(*device);
+    }
     Message message{};
-    message.type = MessageType::port_event;
+    message.type = moved ? MessageType::moved : MessageType::port_event;
     message.source_ip = device->config.ip;
     message.status = up ? 1 : 0;
     for (uint32_t slot = 0; slot < kMaxProcesses; ++slot) {

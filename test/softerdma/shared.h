@@ -168,6 +168,7 @@ enum class MessageType : uint32_t {
   accepted,    ///< rdma_cm: the request was accepted
   rejected,    ///< rdma_cm: the request was rejected
   port_event,  ///< a port changed its state: `source_ip`, `status` = up
+  moved,       ///< the network interface of a port changed its hardware address: `source_ip`
 };
 
 /// A message to a thread, through the named pipe "wake" of its process. It has at most PIPE_BUF

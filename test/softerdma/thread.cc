@@ -223,6 +223,13 @@ void Process::handle(const Message& message) {
         context->raise(event);
       }
       break;
+    case MessageType::moved:
+      for (auto& [number, id] : cm->ids)
+        if (id->verbs != nullptr &&
+            Context::from(id->verbs).device->config.ip == message.source_ip) {
+          cm_post(*id, RDMA_CM_EVENT_ADDR_CHANGE, 0);
+        }
+      break;
   }
 }
 

@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,10 +12,13 @@
 #include <vector>
 
 #include "fabric/descriptors.h"
+#include "fake/captured_log.h"
 #include "libcheck.h"
 #include "quiet_fork.h"
 #include "transport/connector_endpoint.h"
 #include "transport/simulated_device.h"
+#include "transport/verbs/queue_pairs.h"
+#include "transport/verbs/rdma_cm_backend.h"
 #include "util/fd.h"
 #include "util/process_epoch.h"
 
@@ -200,13 +204,17 @@ TEST(a_closing_endpoint_takes_no_more) {
   ck_assert(a.lost.empty());
 }
 
+/// Executes a line of the simulated adapter. Returns false on another adapter.
+bool control(const std::string& line) {
+  using Control = int (*)(const char*);
+  const auto execute = reinterpret_cast<Control>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  return execute && !execute(line.c_str());
+}
+
 /// Makes handshakes with a port of the simulated adapter fail. Returns false on another adapter.
 bool fault(const char* action, uint16_t port, int times) {
-  using Control = int (*)(const char*);
-  const auto control = reinterpret_cast<Control>(dlsym(RTLD_DEFAULT, "softerdma_control"));
-  const std::string line = std::string("connect ") + action + " port=" + std::to_string(port) +
-                           " times=" + std::to_string(times);
-  return control && !control(line.c_str());
+  return control(std::string("connect ") + action + " port=" + std::to_string(port) +
+                 " times=" + std::to_string(times));
 }
 
 TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
@@ -233,6 +241,34 @@ TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
   ck_assert(a.up[0].peer == b.name());
   ck_assert(a.failed[0].peer == name);
   ck_assert_int_eq(a.failed[0].status, -FI_ETIMEDOUT);
+}
+
+/// A listener of rdma_cm without peers.
+struct LoneListener final : BackendEvents {
+  void on_reached(uint64_t) override {}
+  void on_request(uint64_t, const util::SocketAddress&, Bytes, const Path&) override {}
+  void on_accepted(uint64_t, Bytes, const Path&) override {}
+  void on_refused(uint64_t, Bytes) override {}
+  void on_established(uint64_t) override {}
+  void on_closed(uint64_t, int) override {}
+  void on_stranger(const util::SocketAddress&, const char*, bool) override {}
+  DeviceQueuePairs queue_pairs{*g_device, 10'000'000'000};
+  RdmaCmBackend backend{*g_device, g_device->address(), queue_pairs};
+};
+
+/// A bond fails over.
+TEST(a_listener_whose_address_moved_is_not_said_to_have_ended) {
+  if (g_device->transport_type() == TransportType::ib) return;
+  LoneListener lone;
+  util::SocketAddress name = g_device->address();
+  ck_assert_int_eq(lone.backend.listen(name), 0);
+  if (!control("port dev=" + g_device->name() + " moved")) return;
+  pollfd event{lone.backend.fd(), POLLIN, 0};
+  ck_assert_int_eq(poll(&event, 1, 20'000), 1);
+  g_log.clear();
+  lone.backend.dispatch(lone);
+  for (const LogLine& line : g_log) ck_assert_int_gt(line.level, FI_LOG_WARN);
+  ck_assert(contains(only_log_line(), name.host_string().c_str()));
 }
 
 TEST(a_reset_or_refusal_now_and_then_is_overcome) {

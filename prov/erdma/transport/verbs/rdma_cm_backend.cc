@@ -223,6 +223,12 @@ bool RdmaCmBackend::next_event(Event& event) noexcept {
 
 void RdmaCmBackend::handle(const Event& event, BackendEvents& events) {
   if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(event, events);
+  if (event.of_listener && event.type == RDMA_CM_EVENT_ADDR_CHANGE) {
+    // A bond failed over to another port. The listener keeps its IP and goes on.
+    ERDMA_INFO(EP_CTRL, "the network interface of %s has another hardware address now\n",
+               x_own.host_string().c_str());
+    return;
+  }
   if (event.of_listener) {
     ERDMA_NOTICE(port, EP_CTRL, "%s at %s: no peer can connect any more",
                  rdma_event_str(event.type), x_own.to_string().c_str());
