@@ -156,6 +156,22 @@ int adapter(const std::string& line) {
 TEST_CASE();
 
 /// The receiver gets one error, and the next message arrives.
+/// The connection of b to itself breaks, and the flush takes another one.
+TEST(flush_that_fails_once_is_repeated) {
+  on_nic("write", true, false);
+  HmemPorts ports;
+  const auto message = pattern(300'000);
+  Memory from(false, message), to(true, std::vector<char>(300'000));
+  for (int round = 0; round < 2; ++round) {
+    cuMemsetD8_v2(DevicePointer(to.at()), 0, 300'000);
+    if (round) ck_assert_int_eq(adapter("wr n=1 op=read status=general"), 0);
+    ports.receive(to.at(), 300'000, 1, nullptr);
+    ports.send(from.at(), 300'000, 1, nullptr);
+    ports.finish();
+    ck_assert(to.bytes() == message);
+  }
+}
+
 TEST(flush_that_fails_is_a_receive_that_fails) {
   on_nic("write", true, false);
   HmemPorts ports;
@@ -168,7 +184,7 @@ TEST(flush_that_fails_is_a_receive_that_fails) {
   fi_context received;
   move(received);
   ports.finish();
-  ck_assert_int_eq(adapter("wr n=1 op=read status=general"), 0);
+  ck_assert_int_eq(adapter("wr n=1 times=100 op=read status=general"), 0);
   move(received);
   const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
   ck_assert_ptr_eq(error.op_context, &received);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
@@ -50,16 +51,34 @@ int Flusher::poll(Sink& sink) noexcept {
     if (rc == -FI_EAGAIN) break;
     ++x_posted;
     ++steps;
-    if (rc != 0) on_read(rc);
+    if (rc == 0) continue;
+    x_repeats = false;
+    end_one(rc);
   }
-  return x_done == x_targets.size() ? steps + end(sink) : steps;
+  if (x_done < x_targets.size()) return steps;
+  return steps + (x_status && x_repeats ? repeat() : end(sink));
 }
 
 int Flusher::begin() noexcept {
   x_targets.swap(x_next);
   x_tokens.swap(x_next_tokens);
+  x_repeats = true;
+  start();
+  return 1;
+}
+
+void Flusher::start() noexcept {
   x_posted = x_done = 0;
   x_status = 0;
+}
+
+/// The READs that succeeded are repeated with the others, because on_read() does not tell which
+/// they are.
+int Flusher::repeat() noexcept {
+  ERDMA_INFO(EP_DATA, "what the NIC wrote to a GPU is flushed once more: %s\n",
+             fi_strerror(-x_status));
+  x_repeats = false;
+  start();
   return 1;
 }
 
@@ -72,22 +91,31 @@ int Flusher::post(const FlushTarget& target) noexcept {
 }
 
 void Flusher::on_read(int status) noexcept {
-  ++x_done;
-  if (status == 0 || x_status) return;
-  x_status = status;
-  ERDMA_NOTICE(gpu_refused, EP_DATA,
-               "what the NIC wrote to a GPU can't be flushed by reading it back (%s): the messages "
-               "end in errors",
-               fi_strerror(-status));
+  if (status != 0) x_down_due = true;
+  end_one(status);
 }
 
-/// READs that were posted have ended before, in on_read().
+void Flusher::end_one(int status) noexcept {
+  ++x_done;
+  if (!x_status) x_status = status;
+}
+
+/// READs that were posted have ended before, in on_read(). Those that follow need not end for a
+/// connection that is known to have ended, unless all are repeated anyway.
 void Flusher::on_link_down(const Link& link, int status) noexcept {
   if (&link != x_loop) return;
-  for (; x_posted < x_targets.size(); ++x_posted) on_read(status);
+  const bool known = std::exchange(x_down_due, false);
+  if (known && !x_repeats) return;
+  x_repeats = x_repeats && link.was_up();
+  for (; x_posted < x_targets.size(); ++x_posted) end_one(status);
 }
 
 int Flusher::end(Sink& sink) noexcept {
+  if (x_status)
+    ERDMA_NOTICE(gpu_refused, EP_DATA,
+                 "what the NIC wrote to a GPU can't be flushed by reading it back (%s): the "
+                 "messages end in errors",
+                 fi_strerror(-x_status));
   for (const FlushTarget& target : x_targets) x_direct->release_flush(target);
   x_targets.clear();
   // The upcall may add memory to flush, which begins another round.

@@ -11,7 +11,9 @@ namespace erdma::transport::staging {
 
 /// Flushes what a NIC wrote to devices, by READs of the devices over the NIC's link to itself. One
 /// READ per registration serves all writes that were complete when it was posted. add() posts
-/// nothing. If a READ fails, all operations that it serves fail. Not thread-safe.
+/// nothing. A READ that fails ends the connection, for which there may be another reason. So the
+/// READs of its round are repeated once, over another connection. If one fails again, all
+/// operations of the round fail. Not thread-safe.
 class Flusher {
  public:
   /// Marks the READs of the flusher among the tokens of the inner transport.
@@ -30,8 +32,8 @@ class Flusher {
   int poll(Sink& sink) noexcept;
   /// One of the READs ended.
   void on_read(int status) noexcept;
-  /// A link of the inner transport is down. If it is the NIC's link to itself, the flushes of this
-  /// round fail; the next round connects anew.
+  /// A link of the inner transport is down. If it is the NIC's link to itself, the READs that were
+  /// not posted yet fail, too. Later READs connect anew.
   void on_link_down(const Link& link, int status) noexcept;
   /// Are there READs to post?
   bool pending() const noexcept { return x_posted < x_targets.size() || !x_next_tokens.empty(); }
@@ -39,6 +41,9 @@ class Flusher {
  private:
   int post(const FlushTarget& target) noexcept;
   int begin() noexcept;
+  void start() noexcept;
+  int repeat() noexcept;
+  void end_one(int status) noexcept;
   int end(Sink& sink) noexcept;
 
   Transport& x_inner;
@@ -54,7 +59,9 @@ class Flusher {
   size_t x_posted = 0;  ///< targets whose READ was posted
   size_t x_done = 0;    ///< targets whose READ ended
   int x_status = 0;
-  std::byte x_sink{};  ///< the READs write here; nothing reads it
+  bool x_repeats = true;    ///< if READs fail, they are repeated
+  bool x_down_due = false;  ///< on_link_down() follows a READ that failed
+  std::byte x_sink{};       ///< the READs write here; nothing reads it
 };
 
 }  // namespace erdma::transport::staging
