@@ -10,6 +10,7 @@
 
 #include "fabric/cntr.h"
 #include "fake/captured_log.h"
+#include "fake/live_bytes.h"
 #include "libcheck.h"
 
 using erdma::fabric::Counter;
@@ -318,6 +319,32 @@ TEST(bound_counter_is_watched_by_every_user_until_the_last_region_closes) {
 
 /// fi_cntr(3): no memory region may be associated with a counter that is closed. fi_mr(3):
 /// FI_RMA_EVENT says at the registration that a counter will be bound.
+TEST(user_that_left_is_told_nothing) {
+  Fixture f;
+  FakeUser left, stays;
+  f.regions.add(left);
+  f.regions.add(stays);
+  f.regions.remove(left);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+  f.regions.region(fi_mr_key(mr))->used = true;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(left.revoked, 0);
+  ck_assert_int_eq(stays.revoked, 1);
+}
+
+TEST(regions_that_were_closed_leave_no_memory) {
+  Fixture f;
+  size_t before = 0;
+  for (int i = 0; i < 1000; ++i) {
+    if (i == 10) before = erdma::fake::live_bytes();  // the tables have their size
+    fid_mr* mr = nullptr;
+    ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+    ck_assert_int_eq(fi_close(&mr->fid), 0);
+  }
+  ck_assert_uint_lt(erdma::fake::live_bytes(), before + 10'000);
+}
+
 TEST(counter_of_a_region_is_not_closed_before_the_region, 2) {
   Fixture f;
   auto made = erdma::fabric::make_cntr({f.lock, kApi, false, nullptr}, nullptr, nullptr);
