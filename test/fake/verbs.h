@@ -99,7 +99,7 @@ struct Nic {
   std::set<const Qp*> held;               ///< queue pairs whose requests do not execute
   std::set<const ibv_cq*> broken_queues;  ///< every call for them fails
   std::deque<ibv_async_event> events;     ///< asynchronous ones, not read yet
-  unsigned long posts = 0, doorbells = 0, reads = 0;
+  unsigned long posts = 0, doorbells = 0, reads = 0, polls = 0;
 
   Nic() {
     std::strcpy(device.name, "fake0");
@@ -176,6 +176,7 @@ struct Nic {
 
   static int poll(ibv_cq* queue, int count, ibv_wc* wc) {
     const InAdapter inside;
+    ++one().polls;
     one().run();
     if (one().broken_queues.count(queue)) return -1;
     Cq& cq = *static_cast<Cq*>(queue);

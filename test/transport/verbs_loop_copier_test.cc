@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <sodium.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
@@ -14,6 +15,15 @@
 #include "transport/verbs/hello_socket.h"
 #include "transport/verbs/loop_copier.h"
 #include "transport/verbs/open_region.h"
+
+bool g_no_sodium = false;
+
+/// libsodium's, unless a test lets it fail.
+extern "C" int sodium_init() {
+  static const auto real =
+      reinterpret_cast<decltype(&sodium_init)>(dlsym(RTLD_NEXT, "sodium_init"));
+  return g_no_sodium ? -1 : real();
+}
 
 /// Tests the copies that a NIC makes from and to itself, on the simulated adapter.
 namespace erdma::transport::verbs {
@@ -119,6 +129,16 @@ TEST(a_copy_connects_anew_once_if_its_connection_has_ended, 2) {
   ck_assert_int_eq(control("clear"), 0);
   ck_assert_int_eq(copier.read(here.data(), {memory, 0, here.size()}), 0);
   ck_assert(here == there);
+}
+
+/// The key of a copier would be none.
+TEST(without_libsodium_nothing_is_copied) {
+  Adapter adapter;
+  LoopCopier copier({}, *adapter.device, *adapter.cache);
+  std::byte here[8];
+  g_no_sodium = true;
+  ck_assert_int_eq(copier.read(here, {RemoteKey{}, 0, sizeof(here)}), -FI_EIO);
+  g_no_sodium = false;
 }
 
 }  // namespace

@@ -211,7 +211,9 @@ struct FakeCache final : verbs::RegistrationCache {
   bool refuse = false;
   int refuse_after = -1;  ///< number of registrations before the first refusal
   int held = 0, made = 0;
+  int warned = 0;  ///< number of warnings of copies
   const char* each_time = nullptr;
+  void warn_of_copy() noexcept override { ++warned; }
   const char* registers_each_time() const noexcept override { return each_time; }
   int acquire(const void* address, size_t length, int rights,
               verbs::Registration& out) noexcept override {

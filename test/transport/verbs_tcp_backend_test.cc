@@ -1,17 +1,22 @@
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "fake/captured_log.h"
@@ -240,6 +245,72 @@ TEST(a_missing_listener_is_refused) {
   ck_assert(serve({&a}, [&] { return !a.failed.empty(); }));
   ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
   ck_assert_uint_eq(a.failed[0].attempt, 7);
+}
+
+/// Counts the upcalls, and closes nothing.
+struct Counted final : BackendEvents {
+  void on_reached(uint64_t) override { ++reached; }
+  void on_request(uint64_t, const util::SocketAddress&, Bytes, const Path&) override {}
+  void on_accepted(uint64_t, Bytes, const Path&) override {}
+  void on_refused(uint64_t, Bytes) override { ++refused; }
+  void on_established(uint64_t) override {}
+  void on_closed(uint64_t, int) override { ++closed; }
+  void on_stranger(const util::SocketAddress&, const char*, bool) override {}
+  int reached = 0, refused = 0, closed = 0;
+};
+
+TEST(a_refusal_is_told_once) {
+  ManualClock clock;
+  FakeQueuePairs queue_pairs;
+  TcpBackend backend(address_of("127.0.0.1", 0), 1'000'000'000, queue_pairs, clock);
+  uint16_t port = 0;
+  { port = Node().name().port(); }
+  ck_assert_int_eq(backend.connect(1, address_of("127.0.0.1", port)), 0);
+  Counted events;
+  while (!events.refused) {
+    pollfd ready{backend.fd(), POLLIN, 0};
+    poll(&ready, 1, 20'000);
+    backend.dispatch(events);
+  }
+  for (int i = 0; i < 3; ++i) backend.dispatch(events);
+  ck_assert_int_eq(events.refused, 1);
+  ck_assert_int_eq(events.reached + events.closed, 0);
+}
+
+TEST(without_a_descriptor_for_its_events_nothing_listens) {
+  fake::refuse_call(SYS_epoll_create1, EMFILE);
+  const Node a;
+  ck_assert_int_eq(a.listening, -FI_EMFILE);
+}
+
+/// Writes `text` to a file of /proc. Returns false if that is not permitted.
+bool put(const char* file, const char* text) {
+  const util::Fd fd(open(file, O_WRONLY | O_CLOEXEC));
+  return fd && write(fd.get(), text, strlen(text)) == ssize_t(strlen(text));
+}
+
+/// A network of its own, in which only this port is chosen. Returns false if that is not permitted.
+bool enter_network_of(const char* port) {
+  if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET)) return false;
+  ifreq loopback{};
+  strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP;
+  const util::Fd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return !ioctl(fd.get(), SIOCSIFFLAGS, &loopback) &&
+         put("/proc/sys/net/ipv4/ip_local_port_range", (std::string(port) + " " + port).c_str());
+}
+
+/// TCP connects a socket to itself if it chooses the port to which it connects.
+TEST(a_socket_that_is_connected_to_itself_found_nobody) {
+  if (!enter_network_of("40000")) return;
+  Node a({}, 30'000);
+  ck_assert_int_eq(a.listening, 0);
+  g_log.clear();
+  a.manager->connect(address_of("127.0.0.1", 40'000), 1, true);
+  ck_assert(serve({&a}, [&] { return a.manager->next_deadline() < a.clock.time + 1'000'000'000; }));
+  ck_assert(a.failed.empty());  // a listener may appear
+  ck_assert(a.queue_pairs.all.empty());
+  ck_assert(g_log.empty());
 }
 
 TEST(a_patient_connect_waits_for_the_listener) {
