@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <linux/filter.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -78,7 +79,12 @@ void WakeSocket::ring() const noexcept {
 }
 
 void WakeSocket::drain() const noexcept {
+  // Each has room for a byte: qemu-user takes no datagram for which there is none, and says that it
+  // did, so the loop would not end.
+  char byte;
+  iovec room{&byte, sizeof(byte)};
   mmsghdr messages[kDrainedAtOnce] = {};
+  for (mmsghdr& message : messages) message.msg_hdr.msg_iov = &room, message.msg_hdr.msg_iovlen = 1;
   while (recvmmsg(fd(), messages, kDrainedAtOnce, MSG_DONTWAIT, nullptr) == int(kDrainedAtOnce))
     continue;
 }
