@@ -1,9 +1,11 @@
 #include "hmem/cuda.h"
 
 #include <dlfcn.h>
-#include <sys/uio.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <new>
 #include <optional>
 #include <utility>
@@ -19,12 +21,14 @@ using namespace cuda_api;
 
 namespace {
 
-/// Asks the kernel, since an access would end the process. False also if the kernel does not permit
-/// the question.
+/// Asks the kernel, since an access would end the process: it reads a set of signals before it sees
+/// that nothing can be done with one in this way. No sandbox refuses this call, which many do with
+/// process_vm_readv(2).
 bool cpu_reads(const void* pointer) noexcept {
-  std::byte byte{};
-  const iovec to{&byte, 1}, from{const_cast<void*>(pointer), 1};
-  return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == 1;
+  constexpr int kNoWay = -1;
+  constexpr size_t kSetBytes = 8;
+  const uintptr_t set = reinterpret_cast<uintptr_t>(pointer) & ~(kSetBytes - 1);  // in one page
+  return ::syscall(SYS_rt_sigprocmask, kNoWay, set, nullptr, kSetBytes) < 0 && errno == EINVAL;
 }
 
 }  // namespace
