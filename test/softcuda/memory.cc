@@ -15,7 +15,7 @@ namespace {
 
 /// cuMemAlloc() aligns to 512 bytes, and the kernel pins device memory in pages of 64 KiB. Here
 /// allocations are whole pages of the host, so that memory behind their end is inaccessible, too.
-constexpr size_t kPage = 4096;
+const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 
 size_t pages(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
