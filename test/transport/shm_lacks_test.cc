@@ -193,13 +193,13 @@ TEST(a_wake_up_that_finds_no_memory_comes_a_moment_later) {
 
 /// Waiting does not help against this limit.
 TEST(what_a_limit_of_file_sizes_forbids_is_not_waited_for) {
-  rlimit low{};
-  ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &low), 0);
+  rlimit usual{};
+  ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &usual), 0);
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   LargeRead read(pair);
   read.connect();
-  low.rlim_cur = 4096;
+  const rlimit low{4096, usual.rlim_max};
   ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
   ck_assert_int_eq(read.get(), -FI_ENOMEM);
   Side crowded;  // has no ring yet
@@ -209,6 +209,7 @@ TEST(what_a_limit_of_file_sizes_forbids_is_not_waited_for) {
   ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
   ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
   ck_assert(!told("has to connect again"));
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &usual), 0);  // what ends the test may write files
 }
 
 /// Without CMA a large message moves through slots, which get their memory with the first of them.
