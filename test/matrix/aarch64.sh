@@ -48,7 +48,7 @@ failures() {
     ! grep -q '^:global-test-result: *\(PASS\|SKIP\)' "$trs" || continue
     suite=${trs#"$build/test/"}
     suite=${suite%_test.trs}
-    tests=$(sed -nE 's/^[^:]*:[0-9]+:[FE]:[^:]*:([^:]*):.*/\1/p' "${trs%.trs}.log" | sort -u)
+    tests=$(sed -nE 's/^[^:]*:-?[0-9]+:[FES]:[^:]*:([^:]*):.*/\1/p' "${trs%.trs}.log" | sort -u)
     [ -n "$tests" ] || echo "$suite"
     [ -z "$tests" ] || awk -v suite="$suite" '{ print suite, $0 }' <<<"$tests"
   done < <(find "$build/test" -name '*_test.trs')
