@@ -54,9 +54,10 @@ TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
   ck_assert_int_eq(fi_sendmsg(ep, &too_long, FI_INJECT), -FI_EMSGSIZE);
   ck_assert_int_eq(fi_inject_write(ep, message.data(), size + 1, ports.address, ports.at(0), key),
                    -FI_EMSGSIZE);
-  for (size_t i = 0; i < 2; ++i)
-    ck_assert_int_eq(
-        fi_recv(ports.b.ep, in.data() + size * i, size, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  for (size_t i = 0; i < 2; ++i) {
+    char* const part = in.data() + size * i;
+    ck_assert_int_eq(fi_recv(ports.b.ep, part, size, nullptr, FI_ADDR_UNSPEC, part), 0);
+  }
   const auto spoil = [&] { std::fill(message.begin(), message.end(), 'x'); };
   const auto restore = [&] { message = expected; };
   post(ports, [&] { return fi_inject(ep, message.data(), size, ports.address); });
@@ -67,9 +68,11 @@ TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
        [&] { return fi_inject_write(ep, message.data(), size, ports.address, ports.at(0), key); });
   spoil();
   ports.expect(FI_SEND | FI_MSG, nullptr);  // completion of fi_sendmsg()
+  // In either order: at first a packet of a NIC is too short for such a message, but it grows.
   for (size_t i = 0; i < 2; ++i) {
-    ck_assert_uint_eq(ports.b.wait(&ports.a).len, size);
-    ck_assert_int_eq(std::memcmp(in.data() + size * i, expected.data(), size), 0);
+    const fi_cq_tagged_entry received = ports.b.wait(&ports.a);
+    ck_assert_uint_eq(received.len, size);
+    ck_assert_int_eq(std::memcmp(received.op_context, expected.data(), size), 0);
   }
   while (std::memcmp(ports.memory.data(), expected.data(), size) != 0) {
     ports.a.progress();
