@@ -1,6 +1,7 @@
 #include "transport/shm_lacks.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -132,32 +133,42 @@ void while_lacking(Lack lack, What&& what) {
   }
 }
 
+/// Two sides, and no thread of theirs, that have a link to each other.
+struct SteppedPair {
+  explicit SteppedPair(const transport::shm::Options& options) {
+    ck_assert(open_side_at(pair.a, clock, options) && open_side_at(pair.b, clock, options));
+    for (transport::Link* link : {&pair.a_to_b(), &pair.b_to_a()})
+      while (link->send(numbered(1), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN) once();
+  }
+  void once() {
+    clock.time += 1'000'000;
+    for (Side* side : {&pair.a, &pair.b})
+      (void)static_cast<transport::shm::ShmTransport&>(*side->transport).step();
+    pair.poll();
+  }
+  void times(int count) {
+    for (int i = 0; i < count; ++i) once();
+  }
+
+  LeapClock clock;
+  Pair pair;
+};
+
 /// Rows: the sender gets in time what it lacks, or does not; both for each lack.
 TEST(the_sender_of_a_large_message_waits_for_what_it_lacks_but_not_for_ever, 4) {
   const bool in_time = _i % 2 == 0;
   const Lack lack = Lack(_i / 2);
   transport::shm::Options options;
   options.background = options.cma = false;
-  LeapClock clock;
-  Pair pair;
-  ck_assert(open_side_at(pair.a, clock, options) && open_side_at(pair.b, clock, options));
-  const auto step = [&] {
-    clock.time += 1'000'000;
-    for (Side* side : {&pair.a, &pair.b})
-      (void)static_cast<transport::shm::ShmTransport&>(*side->transport).step();
-    pair.poll();
-  };
-  const auto send = [&](transport::Link& link) {
-    while (link.send(numbered(1), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN) step();
-  };
-  send(pair.a_to_b()), send(pair.b_to_a());
+  SteppedPair steps(options);
+  Pair& pair = steps.pair;
   LargeRead read(pair);
-  while (read.share() == -FI_EAGAIN) step();
+  while (read.share() == -FI_EAGAIN) steps.once();
   ck_assert_int_eq(read.get(), 0);
   while_lacking(lack, [&] {
-    for (int i = 0; i < 100; ++i) step();
+    steps.times(100);
     ck_assert(pair.a.sink->downs.empty() && !read.over());
-    for (int i = 0; !in_time && pair.a.sink->downs.empty() && i < 10'000; ++i) step();
+    for (int i = 0; !in_time && pair.a.sink->downs.empty() && i < 10'000; ++i) steps.once();
   });
   if (!in_time) {
     ck_assert(!pair.a.sink->downs.empty());
@@ -166,8 +177,30 @@ TEST(the_sender_of_a_large_message_waits_for_what_it_lacks_but_not_for_ever, 4) 
     ck_assert(told(lack == Lack::descriptors ? "cannot take what" : "cannot map"));
     return;
   }
-  for (int i = 0; !read.over() && i < 10'000; ++i) step();
+  for (int i = 0; !read.over() && i < 10'000; ++i) steps.once();
   read.expect_arrived();
+}
+
+/// When the memory can be mapped at last, the kernel lacks memory to watch the control socket.
+TEST(a_control_socket_that_could_not_be_watched_again_is_read_later) {
+  transport::shm::Options options;
+  options.background = options.cma = false;
+  SteppedPair steps(options);
+  Pair& pair = steps.pair;
+  LargeRead read(pair);
+  while (read.share() == -FI_EAGAIN) steps.once();
+  ck_assert_int_eq(read.get(), 0);
+  while_lacking(Lack::room, [&] { steps.times(100); });
+  std::thread lacking([&] {  // the refusal is of this thread, and ends with it
+    fake::refuse_call(SYS_epoll_ctl, ENOMEM, 1, EPOLL_CTL_ADD);
+    steps.times(10);
+  });
+  lacking.join();
+  for (int i = 0; !read.over() && i < 10'000; ++i) steps.once();
+  read.expect_arrived();
+  pair.b.transport->shutdown();
+  for (int i = 0; pair.a.sink->downs.empty() && i < 10'000; ++i) steps.once();
+  ck_assert_int_eq(pair.a.sink->downs.at(0).status, -FI_ESHUTDOWN);
 }
 
 /// The kernel has no memory for a moment, in which a message comes for a peer that sleeps.

@@ -19,9 +19,9 @@ class ShmLink;
 struct Connection;
 
 /// A remote endpoint that was alive when it sent its greeting. Both channels between two endpoints
-/// share it, so each peer costs one pidfd and one socket to wake it. Members above the line never
-/// change.
+/// share it, so each peer costs one pidfd and one socket to wake it.
 struct PeerProcess : util::Counted {
+  // Members up to `expedited` never change, except for what the polling thread notes in `waker`.
   util::SocketAddress name;  ///< the name that the peer claims
   uint64_t nonce = 0;
   uint64_t id = 0;

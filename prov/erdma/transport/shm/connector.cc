@@ -131,7 +131,7 @@ void Connector::on_time() {
       x_control.lose(*connection, -FI_ESHUTDOWN);
     else if (connection->state > ConnectionState::hung_up)
       x_quarantine.watch(*connection);
-    else if (!connection->lacks_since)
+    else if (connection->state != ConnectionState::up || connection->welcome_due)
       x_handshake.on_deadline(*connection);
     else if (!guarded("connecting", [&] { x_control.resume(*connection); }))
       x_handshake.give_up(*connection);

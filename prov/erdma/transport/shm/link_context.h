@@ -37,7 +37,7 @@ struct LinkContext {
 
   InChannels channels;
   bool attention = false;  ///< a list below is not empty, or a flag is set
-  /// A link could not even ask to connect, or could not pass memory to its peer.
+  /// A link could not even ask to connect, pass memory to its peer, or wake it.
   LackOfMemory lack;
   int try_later() noexcept {
     attention = true;
