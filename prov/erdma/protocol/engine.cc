@@ -72,13 +72,12 @@ class WithoutMessages final : public transport::Sink {
   void on_link_down(transport::Link& link, int status) noexcept override {
     x_engine.on_link_down(link, status);
   }
+  bool waits_for(const transport::Link& link) noexcept override { return x_engine.waits_for(link); }
+  void on_question() noexcept override { x_engine.on_question(); }
 
  private:
   transport::Sink& x_engine;
 };
-
-/// More polls than what has arrived on one link needs.
-constexpr int kRestPolls = 8;
 
 /// Returns whether progress is due after this number of sends. If the last progress brought
 /// something, the application should first read its completions and post new receives: messages
@@ -205,25 +204,31 @@ int Engine::cancel(const void* context) noexcept {
 
 // --- progress -----------------------------------------------------------------------------------
 
-inline int Engine::poll_transports(bool all) noexcept {
+inline int Engine::poll_transports(bool all, transport::Sink& sink) noexcept {
   int steps = 0;
   x_left_packets.begin_poll(all || x_messages.must_poll_all());
   for (transport::Transport* transport : x_transports)
-    if (!transport->quiet()) steps += transport->poll(*this);
+    if (!transport->quiet()) steps += transport->poll(sink);
   if (x_left_packets.end_poll()) x_messages.polled();
   return steps;
 }
 
 int Engine::progress(bool all) noexcept {
   x_sends_since_progress = 0;
-  const int steps = poll_transports(all);
+  const int steps = poll_transports(all, *this);
   x_made_progress = steps > 0;
-  return x_peers.waiting().empty() ? steps : steps + retry_waiting(all);
+  return x_peers.waiting().empty() ? steps : steps + retry_waiting(all, *this);
+}
+
+int Engine::progress_without_messages() noexcept {
+  WithoutMessages rest(*this);
+  const int steps = poll_transports(true, rest);
+  return steps + retry_waiting(true, rest);
 }
 
 /// Nothing would wake this process for messages that Messages::must_poll() holds back, so they are
 /// not left when it returns. Not inlined, so that a poll that finds nothing stays short.
-[[gnu::noinline]] int Engine::retry_waiting(bool all) noexcept {
+[[gnu::noinline]] int Engine::retry_waiting(bool all, transport::Sink& sink) noexcept {
   int steps = 0;
   auto& waiting = x_peers.waiting();
   while (!waiting.empty()) {
@@ -232,7 +237,7 @@ int Engine::progress(bool all) noexcept {
       steps += retry_pending(*peer);
     }
     if (!x_messages.must_poll()) break;
-    steps += poll_transports(all);
+    steps += poll_transports(all, sink);
   }
   return steps;
 }
@@ -384,16 +389,6 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;
   peer.update_direct();
-}
-
-void Engine::serve_rest() noexcept {
-  WithoutMessages rest(*this);
-  int steps = 1;
-  for (int i = 0; i < kRestPolls && steps > 0; ++i) {
-    steps = 0;
-    for (transport::Transport* transport : x_transports)
-      if (!transport->quiet()) steps += transport->poll(rest);
-  }
 }
 
 void Engine::abandon(const Region& region, bool by_force) noexcept {

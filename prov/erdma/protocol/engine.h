@@ -150,8 +150,8 @@ class Engine final : public transport::Sink, PeerLoss {
   /// no completion tells the caller when they leave.
   bool has_injected() noexcept;
   /// True while the next operation for some peer is a single packet that its link does not take
-  /// yet, mostly because the connection is being made.
-  bool has_packets() noexcept { return x_sends.has_packets(); }
+  /// yet, mostly because the connection is being made, or an operation of a peer is not over.
+  bool has_packets() noexcept { return x_sends.has_packets() || x_target.serving(); }
 
   /// Until this call one-sided operations of peers are refused. `setup` outlives the engine.
   void enable_one_sided(const OneSidedSetup& setup) noexcept;
@@ -160,9 +160,9 @@ class Engine final : public transport::Sink, PeerLoss {
   void abandon(const Region& region, bool by_force) noexcept;
   Grants& grants() noexcept { return x_grants; }
 
-  /// The endpoint is about to close: executes the one-sided operations of peers that have arrived.
-  /// The answers may have to wait: has_injected().
-  void serve_rest() noexcept;
+  /// As progress(), for an endpoint that is closing. Messages that arrive are lost, since the
+  /// memory for them may belong to the application again.
+  int progress_without_messages() noexcept;
   /// The endpoint closes: takes no receive of the shared receive context any more and, if `revoke`
   /// (not in a forked child), revokes all memory that is shared for messages and RMA. Afterwards
   /// the engine must not be used, but for cancel_deliveries().
@@ -197,8 +197,8 @@ class Engine final : public transport::Sink, PeerLoss {
   int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
   int send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept;
   int post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
-  int poll_transports(bool all) noexcept;
-  int retry_waiting(bool all) noexcept;
+  int poll_transports(bool all, transport::Sink& sink) noexcept;
+  int retry_waiting(bool all, transport::Sink& sink) noexcept;
   int retry_pending(Peer& peer) noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;

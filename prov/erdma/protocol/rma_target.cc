@@ -120,7 +120,7 @@ void RmaTarget::on_segments(Peer& peer, transport::Link& link, const std::byte* 
 void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept {
   const bool writes = request.header.op == wire::Op::write;
   const uint64_t access = writes ? FI_REMOTE_WRITE : FI_REMOTE_READ;
-  if (const int rc = request.locate(regions(), access)) {
+  if (const int rc = request.locate(x_regions, access)) {
     ERDMA_INFO(EP_DATA, "%s asked to %s memory, which its key does not permit: refused\n",
                peer.address.to_string().c_str(), writes ? "write" : "read");
     return x_controls.send_fin(peer, request.initiator(), rc);
@@ -170,7 +170,7 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   // The rest of the operation must be permitted, too, before the first element changes.
   request.segments[0].length = word.count * ask.element;
   const uint64_t access = ask.access();
-  if (const int rc = request.locate(regions(), access)) {
+  if (const int rc = request.locate(x_regions, access)) {
     ERDMA_INFO(
         EP_DATA,
         "%s asked for an atomic operation on memory, which its key does not permit: refused\n",

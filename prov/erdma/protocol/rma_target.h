@@ -41,7 +41,10 @@ class RmaTarget {
       : x_devices(config.device_memory), x_peers(peers), x_controls(controls), x_grants(grants) {}
 
   /// Until this call every operation is refused. `setup` outlives this object.
-  void enable(const OneSidedSetup& setup) noexcept { x_setup = &setup; }
+  void enable(const OneSidedSetup& setup) noexcept {
+    x_setup = &setup;
+    x_regions = &setup.regions;
+  }
 
   /// Handles a packet: segments, write, read or atomic. Throws as Sink::on_packet() does.
   void on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
@@ -60,13 +63,15 @@ class RmaTarget {
   int start(Service& service) noexcept;
   void finish(Service& service, int status) noexcept;
 
+  /// True while data of operations is moving, or results wait for room.
+  bool serving() const noexcept { return x_services.in_use() > 0; }
+
  private:
   void on_segments(Peer& peer, transport::Link& link, const std::byte* payload, size_t length);
   void on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
   void on_device_transfer(Peer& peer, transport::Link& link, Request& request,
                           uint64_t access) noexcept;
   void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;
-  Regions* regions() const noexcept { return x_setup ? &x_setup->regions : nullptr; }
   bool is_watched(const Request& request, uint64_t access) const noexcept;
   void report_access(const Peer& peer, const Request& request, uint64_t access) noexcept;
   void serve(Peer& peer, transport::Link& link, Request& request) noexcept;
@@ -88,6 +93,7 @@ class RmaTarget {
   Controls& x_controls;
   Grants& x_grants;
   const OneSidedSetup* x_setup = nullptr;
+  Regions* x_regions = nullptr;  ///< of x_setup
   util::Pool<Service, 16> x_services;
 };
 
