@@ -33,7 +33,8 @@ class Flusher {
   /// One of the READs ended.
   void on_read(int status) noexcept;
   /// A link of the inner transport is down. If it is the NIC's link to itself, the READs that were
-  /// not posted yet fail, too. Later READs connect anew.
+  /// not posted yet fail, too, unless a READ told of this end before and the round is not repeated:
+  /// these, and later READs, connect anew.
   void on_link_down(const Link& link, int status) noexcept;
   /// Are there READs to post?
   bool pending() const noexcept { return x_posted < x_targets.size() || !x_next_tokens.empty(); }

@@ -37,10 +37,13 @@ BlockPool::~BlockPool() {
   util::expect_none_left("block", x_in_use);
 }
 
-/// The number of blocks of a slab, which is one region of the device.
+size_t BlockPool::longest(const Device& device) noexcept {
+  return device.limits().max_region & ~uint64_t(page_mask());
+}
+
+/// The number of blocks of a slab.
 size_t BlockPool::blocks_in_region(const Device& device, size_t bytes, size_t most) noexcept {
-  const uint64_t whole_pages = device.limits().max_region & ~uint64_t(page_mask());
-  return std::clamp<uint64_t>(whole_pages / bytes, 1, most);
+  return std::clamp<size_t>(longest(device) / bytes, 1, most);
 }
 
 /// Rounded up to whole pages.

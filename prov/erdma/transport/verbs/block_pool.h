@@ -23,6 +23,8 @@ class BlockPool {
   BlockPool(const Device& device, OwnUse use, size_t block_bytes, size_t blocks_per_slab,
             size_t max_slabs);
   ~BlockPool();
+  /// The longest block, in bytes: a slab is one region of the device, and whole pages.
+  static size_t longest(const Device& device) noexcept;
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 

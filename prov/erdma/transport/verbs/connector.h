@@ -136,7 +136,7 @@ class Connector {
   virtual const util::SocketAddress& name() const noexcept = 0;  ///< with the port that was bound
   /// Polling thread: begins to connect. Exactly one `up` or `failed` follows; the `up` may be that
   /// of the peer's own attempt, which then counts as this one. While there is no route, or
-  /// this side lacks a descriptor or memory, it retries with backoff until connect_timeout.
+  /// the kernel has no descriptor or memory for it, it retries with backoff until connect_timeout.
   /// `retry_refused`: likewise if the peer refuses or does not answer, as it may still be starting.
   virtual int connect(const util::SocketAddress& peer, uint64_t attempt,
                       bool retry_refused) noexcept = 0;

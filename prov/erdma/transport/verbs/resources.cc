@@ -10,15 +10,15 @@ namespace {
 
 constexpr size_t kBounceBytes = 128 * 1024;
 
-/// A block of memory is in one region of the device.
-size_t block_bytes(const Device& device, size_t wanted) noexcept {
-  return std::min<uint64_t>(wanted, device.limits().max_region);
+size_t bounce_bytes(const Device& device) noexcept {
+  return std::clamp<size_t>(BlockPool::longest(device), kMinReceiveBytes, kBounceBytes);
 }
 
 Options checked(Options options, const Device& device) noexcept {
-  const size_t most = block_bytes(device, kPacketOverhead + (1 << 20)) - kPacketOverhead;
+  const size_t most =
+      std::clamp<size_t>(BlockPool::longest(device), kMinReceiveBytes, kPacketOverhead + (1 << 20));
   options.eager_bytes =
-      std::clamp<size_t>(options.eager_bytes, 2 * kAlwaysEager, std::max(most, 2 * kAlwaysEager));
+      std::clamp<size_t>(options.eager_bytes, 2 * kAlwaysEager, most - kPacketOverhead);
   options.max_connections =
       std::clamp(options.max_connections, 2u, std::clamp(device.limits().max_qp, 2u, 30'000u));
   options.peer_timeout_ns = std::max<uint64_t>(options.peer_timeout_ns, 1'000'000);
@@ -36,8 +36,8 @@ Resources::Resources(const Options& wanted, const Device& on, RegistrationCache&
       queues(on),
       table(2 * options.max_connections + spare_ids),
       packet_blocks(on, OwnUse::packets, kPacketOverhead + options.eager_bytes, 32, 64),
-      bounce_packets(on, OwnUse::packets, block_bytes(on, kBounceBytes), 8, 16),
-      bounce_sinks(on, OwnUse::read_buffers, block_bytes(on, kBounceBytes), 8, 16) {}
+      bounce_packets(on, OwnUse::packets, bounce_bytes(on), 8, 16),
+      bounce_sinks(on, OwnUse::read_buffers, bounce_bytes(on), 8, 16) {}
 
 /// Two regions, because every peer gets the key of the first: it admits READs only.
 int Resources::open() noexcept {
