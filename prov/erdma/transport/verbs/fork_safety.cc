@@ -10,7 +10,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <mutex>
+#include <new>
 
 #include "transport/verbs/handles.h"
 #include "transport/verbs/memory_map.h"
@@ -42,6 +45,69 @@ bool has_erdma_device() noexcept {
   }
   ::globfree(&files);
   return found;
+}
+
+/// How many registrations of the provider hold each page.
+class Holds {
+ public:
+  /// May throw std::bad_alloc; then no count has changed.
+  void add(const MemoryRange& pages) {
+    change(pages, 1, [](const MemoryRange&) {});
+  }
+  /// Calls free(range) for each part that is not held any more. May throw likewise.
+  template <typename Free>
+  void remove(const MemoryRange& pages, Free&& free) {
+    change(pages, -1, free);
+  }
+
+ private:
+  template <typename Free>
+  void change(const MemoryRange& pages, int by, Free&& free) {
+    split(pages.start);
+    split(pages.end);
+    const auto end = x_counts.find(pages.end);
+    for (auto at = x_counts.find(pages.start); at != end; ++at) {
+      if (by < 0 && at->second == 0) continue;
+      at->second = unsigned(int(at->second) + by);
+      if (at->second == 0) free(MemoryRange{at->first, std::next(at)->first});
+    }
+    merge(pages.end);
+    merge(pages.start);
+  }
+  void split(uintptr_t at) {
+    const auto after = x_counts.upper_bound(at);
+    x_counts.emplace(at, std::prev(after)->second);
+  }
+  void merge(uintptr_t at) noexcept {
+    const auto found = x_counts.find(at);
+    if (found != x_counts.begin() && std::prev(found)->second == found->second)
+      x_counts.erase(found);
+  }
+
+  std::map<uintptr_t, unsigned> x_counts{{0, 0}};  ///< from this address to the next one
+};
+
+util::EpochLock g_holds_lock;
+
+/// Those of this process: a child has no registrations, and may lack the memory of the parent's
+/// object. May throw std::bad_alloc. g_holds_lock is held.
+Holds& holds() {
+  static Holds* mine = nullptr;
+  static uint32_t epoch = 0;
+  if (!mine || epoch != util::process_epoch()) {
+    mine = new Holds;
+    epoch = util::process_epoch();
+  }
+  return *mine;
+}
+
+/// Returns whether there was memory for it.
+bool hold(const MemoryRange& pages) noexcept try {
+  const std::lock_guard guard(g_holds_lock);
+  holds().add(pages);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 /// Gives children those pages of a range again that no registration holds, as libibverbs counts.
@@ -100,9 +166,11 @@ int keep_from_children(const void* address, size_t length) noexcept {
   if (!whole_pages(address, length, pages)) return EINVAL;
   // without its stack no child could live to execute a program
   if (is_stack(pages)) return EOPNOTSUPP;
+  if (!hold(pages)) return ENOMEM;
   void* const start = reinterpret_cast<void*>(pages.start);
   if (!::madvise(start, pages.bytes(), MADV_DONTFORK)) return 0;
   const int error = errno;
+  give_to_children(address, length);
   unsigned tries = 10'000;
   let_children_have(pages, tries);  // the kernel has marked what precedes and follows a hole
   if (error != ENOMEM && !told.exchange(true))
@@ -113,6 +181,18 @@ int keep_from_children(const void* address, size_t length) noexcept {
                  length, std::strerror(error));
   // nothing is mapped there, so this is not a lack of room
   return error == ENOMEM ? EFAULT : error;
+}
+
+/// Without memory for the count, the pages stay apart.
+void give_to_children(const void* address, size_t length) noexcept try {
+  MemoryRange pages;
+  if (!whole_pages(address, length, pages)) return;
+  const std::lock_guard guard(g_holds_lock);
+  holds().remove(pages, [](const MemoryRange& free) {
+    (void)::madvise(reinterpret_cast<void*>(free.start), free.bytes(), MADV_DOFORK);
+  });
+} catch (const std::bad_alloc&) {
+  return;
 }
 
 }  // namespace erdma::transport::verbs

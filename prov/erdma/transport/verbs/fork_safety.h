@@ -33,9 +33,12 @@ ForkSafety prepare_for_forks(ForkPolicy policy) noexcept;
 void prepare_for_forks_early() noexcept;
 
 /// Excludes the pages of these bytes from children; 0 or an errno (logged once). libibverbs does it
-/// too, but it counts by address and its count goes wrong where memory is unmapped before it is
-/// deregistered: then children would get memory at the same address. Deregistration gives the pages
-/// to children again.
+/// too, but it counts by address and its count stays too high where memory is unmapped before it is
+/// deregistered, as a heap is that shrinks: memory at the same address would go to children while
+/// it is registered, and then be kept from them for ever, so that their malloc() would crash.
 int keep_from_children(const void* address, size_t length) noexcept;
+/// To be called once for each success of keep_from_children(), when the memory is not registered
+/// any more. Children get the pages that nothing else holds.
+void give_to_children(const void* address, size_t length) noexcept;
 
 }  // namespace erdma::transport::verbs

@@ -27,14 +27,18 @@ bool may_open(size_t bytes) noexcept {
 /// A region that is counted while it exists.
 class HostRegion final : public VerbsRegion {
  public:
-  HostRegion(MemoryRegion region, const iovec& memory) noexcept
-      : VerbsRegion(std::move(region), memory), x_bytes(memory.iov_len) {
-    g_open_bytes.fetch_add(x_bytes, std::memory_order_relaxed);
+  /// `device` must outlive the region.
+  HostRegion(const Device& device, MemoryRegion region, const iovec& memory) noexcept
+      : VerbsRegion(std::move(region), memory), x_device(device) {
+    g_open_bytes.fetch_add(memory.iov_len, std::memory_order_relaxed);
   }
-  ~HostRegion() override { g_open_bytes.fetch_sub(x_bytes, std::memory_order_relaxed); }
+  ~HostRegion() override {
+    g_open_bytes.fetch_sub(memory().iov_len, std::memory_order_relaxed);
+    if (deregister()) deregistered_host_memory(x_device, memory());
+  }
 
  private:
-  const size_t x_bytes;
+  const Device& x_device;
 };
 
 }  // namespace
@@ -67,7 +71,7 @@ util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec&
   }
   if (region)
     return std::unique_ptr<RegisteredRegion>(
-        std::make_unique<HostRegion>(std::move(region), memory));
+        std::make_unique<HostRegion>(x_device, std::move(region), memory));
   ERDMA_INFO(MR,
              "%s: peers access a region of %zu bytes by messages: it can't be registered: %s; "
              "RLIMIT_MEMLOCK may be too small (regions get a quarter of it)\n",

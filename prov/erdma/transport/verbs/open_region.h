@@ -26,6 +26,15 @@ class VerbsRegion : public RegisteredRegion {
     remote_key = key_of({uint64_t(x_memory.iov_base), x_memory.iov_len, x_region->rkey});
   }
 
+ protected:
+  /// False: nothing was registered by this process, or not any more.
+  bool deregister() noexcept {
+    if (x_epoch != util::process_epoch()) return false;
+    x_region.reset();
+    return true;
+  }
+  const iovec& memory() const noexcept { return x_memory; }
+
  private:
   MemoryRegion x_region;
   const iovec x_memory;

@@ -24,7 +24,9 @@ class VerbsRegions final : public RegionMaker {
                                 rights);
   }
   void destroy(ibv_mr* region) noexcept override {
-    if (const int rc = ibv_dereg_mr(region)) log_leak("a memory region", std::abs(rc));
+    const iovec memory{region->addr, region->length};
+    if (const int rc = ibv_dereg_mr(region)) return log_leak("a memory region", std::abs(rc));
+    deregistered_host_memory(x_device, memory);
   }
 
  private:
@@ -98,10 +100,15 @@ ibv_mr* register_host_memory(const Device& device, void* address, size_t length,
   if (!error) {
     if (ibv_mr* const region = ibv_reg_mr(device.pd(), address, length, rights)) return region;
     error = errno;
+    deregistered_host_memory(device, {address, length});
     (void)device.failed(error);
   }
   errno = error;
   return nullptr;
+}
+
+void deregistered_host_memory(const Device& device, const iovec& memory) noexcept {
+  if (device.keeps_from_children()) give_to_children(memory.iov_base, memory.iov_len);
 }
 
 size_t lockable_bytes() noexcept {

@@ -17,6 +17,8 @@ size_t lockable_bytes() noexcept;
 /// Registers memory of the application such that a fork does no harm. Null with errno.
 ibv_mr* register_host_memory(const Device& device, void* address, size_t length,
                              int rights) noexcept;
+/// To be called after what that registered was deregistered.
+void deregistered_host_memory(const Device& device, const iovec& memory) noexcept;
 
 /// One use of registered memory: the memory region is not deregistered while it is held. lkey ==
 /// rkey on eRDMA, but not on all devices.
