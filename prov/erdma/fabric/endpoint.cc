@@ -26,9 +26,6 @@ namespace {
 
 /// How long fi_close waits for living peers to take the messages that it must deliver.
 constexpr uint64_t kDrainNanoseconds = 1'000'000'000;
-/// Polls for what has arrived: more than enough for the rings of peers in this host, and for the
-/// last packets of 2000 peers behind a NIC.
-constexpr int kRestPolls = 64;
 
 /// Executes the one-sided operations of peers that have arrived, as a NIC would have done at once,
 /// and sends what is still queued to living peers. Injected messages and acknowledgements must be

@@ -28,10 +28,6 @@ constexpr uint64_t kPatienceNanoseconds = 1'000'000'000;
 constexpr uint64_t kRevocationNanoseconds = 100'000'000;
 constexpr unsigned kRevocationSteps = 100;
 
-/// Polls for what has arrived: more than enough for the rings of peers in this host, and for the
-/// last packets of 2000 peers behind a NIC.
-constexpr int kRestPolls = 64;
-
 int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
   return abi_call([&] { return Domain::from(fid).memory_regions().open(attr, flags, mr); });

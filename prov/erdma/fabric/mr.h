@@ -24,6 +24,10 @@ namespace erdma::fabric {
 class Counter;
 class MemoryRegions;
 
+/// Polls of an endpoint for what has arrived, before it or a region closes: more than enough for
+/// the rings of peers in this host, and for the last packets of 2000 peers behind a NIC.
+inline constexpr int kRestPolls = 64;
+
 /// An endpoint, as the executor of peers' operations on regions. The caller holds the domain lock.
 class RegionUser : public ProgressSource {
  public:
