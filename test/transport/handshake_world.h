@@ -335,6 +335,19 @@ inline void expect_joined(World& world, Host& a, Host& b) {
   ck_assert_int_ne(a.up.begin()->second.active, b.up.begin()->second.active);
 }
 
+/// What refuses the connects of `a` for a while does not end its attempt.
+inline void expect_joined_later(World& world, Host& a, Host& b) {
+  for (int tries = 0; tries < 5; ++tries) {
+    world.clock.time = a.manager->next_deadline();
+    a.manager->expire();
+  }
+  a.poll();
+  ck_assert_uint_eq(a.failed.size(), 0);
+  a.refuse_to_connect = 0;
+  world.settle();
+  expect_joined(world, a, b);
+}
+
 /// Starts to listen at b after `attempts` attempts of `a`, and fails unless they connect.
 inline void expect_joined_once_it_listens(World& world, Host& a, int attempts) {
   for (int i = 0; i < attempts; ++i) {

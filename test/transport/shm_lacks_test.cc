@@ -133,12 +133,16 @@ void while_lacking(Lack lack, What&& what) {
   }
 }
 
-/// Two sides, and no thread of theirs, that have a link to each other.
-struct SteppedPair {
-  explicit SteppedPair(const transport::shm::Options& options) {
+/// Two sides, and no thread of theirs, of which b has begun to read a large message without CMA.
+struct SteppedRead {
+  SteppedRead() {
+    transport::shm::Options options;
+    options.background = options.cma = false;
     ck_assert(open_side_at(pair.a, clock, options) && open_side_at(pair.b, clock, options));
     for (transport::Link* link : {&pair.a_to_b(), &pair.b_to_a()})
       while (link->send(numbered(1), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN) once();
+    while (read.share() == -FI_EAGAIN) once();
+    ck_assert_int_eq(read.get(), 0);
   }
   void once() {
     clock.time += 1'000'000;
@@ -152,19 +156,16 @@ struct SteppedPair {
 
   LeapClock clock;
   Pair pair;
+  LargeRead read{pair};
 };
 
 /// Rows: the sender gets in time what it lacks, or does not; both for each lack.
 TEST(the_sender_of_a_large_message_waits_for_what_it_lacks_but_not_for_ever, 4) {
   const bool in_time = _i % 2 == 0;
   const Lack lack = Lack(_i / 2);
-  transport::shm::Options options;
-  options.background = options.cma = false;
-  SteppedPair steps(options);
+  SteppedRead steps;
   Pair& pair = steps.pair;
-  LargeRead read(pair);
-  while (read.share() == -FI_EAGAIN) steps.once();
-  ck_assert_int_eq(read.get(), 0);
+  LargeRead& read = steps.read;
   while_lacking(lack, [&] {
     steps.times(100);
     ck_assert(pair.a.sink->downs.empty() && !read.over());
@@ -183,13 +184,9 @@ TEST(the_sender_of_a_large_message_waits_for_what_it_lacks_but_not_for_ever, 4) 
 
 /// When the memory can be mapped at last, the kernel lacks memory to watch the control socket.
 TEST(a_control_socket_that_could_not_be_watched_again_is_read_later) {
-  transport::shm::Options options;
-  options.background = options.cma = false;
-  SteppedPair steps(options);
+  SteppedRead steps;
   Pair& pair = steps.pair;
-  LargeRead read(pair);
-  while (read.share() == -FI_EAGAIN) steps.once();
-  ck_assert_int_eq(read.get(), 0);
+  LargeRead& read = steps.read;
   while_lacking(Lack::room, [&] { steps.times(100); });
   std::thread lacking([&] {  // the refusal is of this thread, and ends with it
     fake::refuse_call(SYS_epoll_ctl, ENOMEM, 1, EPOLL_CTL_ADD);
