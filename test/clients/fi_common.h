@@ -76,6 +76,7 @@ struct NodeOptions {
   uint64_t op_flags = 0;  ///< transmit op_flags
   uint64_t caps = FI_TAGGED;
   int mr_mode = 0;
+  bool sleeps = false;  ///< waits in the kernel: fi_cq_sread() instead of fi_cq_read() in a loop
 };
 
 /// Fabric, domain, AV, CQ and one enabled tagged RDM endpoint.
@@ -102,7 +103,7 @@ class Node {
   void send(Op& op, const void* data, size_t length, fi_addr_t to, uint64_t tag);
   void receive(Op& op, void* data, size_t length, fi_addr_t from, uint64_t tag,
                uint64_t ignore = 0);
-  /// Makes progress until the operation is done; ends the process after the given time.
+  /// Makes progress, or sleeps, until the operation is done; ends the process after the given time.
   void wait(Op& op, double limit_s = 60);
   void wait_until(const std::function<bool()>& condition, const char* what, double limit_s = 60);
   /// Closes the endpoint only; the other objects close with this one.
@@ -111,7 +112,11 @@ class Node {
   void open_endpoint();
 
  private:
+  /// Marks the Ops of what fi_cq_read() or fi_cq_sread() returned.
+  int take(ssize_t count, const fi_cq_tagged_entry* found);
+
   fi_info* x_info = nullptr;
+  bool x_sleeps = false;
   fid_fabric* x_fabric = nullptr;
   fid_domain* x_domain = nullptr;
   fid_av* x_av = nullptr;

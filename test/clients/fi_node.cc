@@ -48,7 +48,7 @@ void close(fid* object, const char* what) {
 
 }  // namespace
 
-Node::Node(const NodeOptions& options) : x_info(find(options)) {
+Node::Node(const NodeOptions& options) : x_info(find(options)), x_sleeps(options.sleeps) {
   must(fi_fabric(x_info->fabric_attr, &x_fabric, nullptr), "fi_fabric");
   must(fi_domain(x_fabric, x_info, &x_domain, nullptr), "fi_domain");
   fi_av_attr av{};
@@ -57,6 +57,7 @@ Node::Node(const NodeOptions& options) : x_info(find(options)) {
   fi_cq_attr cq{};
   cq.format = FI_CQ_FORMAT_TAGGED;
   cq.size = 4096;
+  cq.wait_obj = options.sleeps ? FI_WAIT_UNSPEC : FI_WAIT_NONE;
   must(fi_cq_open(x_domain, &cq, &x_cq, nullptr), "fi_cq_open");
   open_endpoint();
 }
@@ -99,7 +100,10 @@ fi_addr_t Node::insert(const std::string& name) {
 
 int Node::progress() {
   fi_cq_tagged_entry found[16];
-  const ssize_t count = fi_cq_read(x_cq, found, 16);
+  return take(fi_cq_read(x_cq, found, 16), found);
+}
+
+int Node::take(ssize_t count, const fi_cq_tagged_entry* found) {
   if (count == -FI_EAGAIN) return 0;
   if (count == -FI_EAVAIL) {
     fi_cq_err_entry error{};
@@ -150,8 +154,12 @@ void Node::wait(Op& op, double limit_s) {
 
 void Node::wait_until(const std::function<bool()>& condition, const char* what, double limit_s) {
   const auto start = Clock::now();
+  fi_cq_tagged_entry found[16];
   while (!condition()) {
-    progress();
+    if (x_sleeps)
+      take(fi_cq_sread(x_cq, found, 16, nullptr, 1000), found);
+    else
+      progress();
     if (seconds_since(start) > limit_s) fail("waited %.0f s for %s", limit_s, what);
   }
 }

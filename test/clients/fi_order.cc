@@ -1,4 +1,4 @@
-// fi_order [--messages N] [--batches N] [--seed S]
+// fi_order [--messages N] [--batches N] [--seed S] [--sleep]
 // Part one: FI_ORDER_SAS of one tag over all lengths. Part two: batches of messages with few tags
 // from two endpoints against a model of the queues: receives posted before and after arrival, from
 // one source or any, masked tags, peek, peek and claim, discard.
@@ -293,12 +293,11 @@ class Checker {
 
 struct Plan {
   uint64_t messages, batches, seed;
+  NodeOptions options;
 };
 
-const NodeOptions kOptions{.caps = FI_TAGGED | FI_DIRECTED_RECV};
-
 int send_all(Board& board, const Plan& plan) {
-  Node first(kOptions), second(kOptions);
+  Node first(plan.options), second(plan.options);
   board.publish(2, second.name());
   const fi_addr_t to = board.meet(first, 0, 3)[1];
   const fi_addr_t to_from_second = second.insert(board.name(1));
@@ -314,7 +313,7 @@ int send_all(Board& board, const Plan& plan) {
 }
 
 int receive_all(Board& board, const Plan& plan) {
-  Node node(kOptions);
+  Node node(plan.options);
   const auto from = board.meet(node, 1, 3);
   receive_in_order(node, plan.messages, plan.seed);
   for (uint64_t batch = 0; batch < plan.batches; ++batch) {
@@ -335,8 +334,11 @@ int receive_all(Board& board, const Plan& plan) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Plan plan{option(argc, argv, "--messages", 20000), option(argc, argv, "--batches", 100),
-                  option(argc, argv, "--seed", 1)};
+  const Plan plan{
+      option(argc, argv, "--messages", 20000),
+      option(argc, argv, "--batches", 100),
+      option(argc, argv, "--seed", 1),
+      {.caps = FI_TAGGED | FI_DIRECTED_RECV, .sleeps = has_flag(argc, argv, "--sleep")}};
   Board& board = Board::create();
   const pid_t sender = spawn([&] { return send_all(board, plan); });
   const pid_t receiver = spawn([&] { return receive_all(board, plan); });

@@ -196,7 +196,7 @@ nobody_there() {
     'cannot connect to .*10\.10\.0\.2.*: Connection refused' || wrong 'the error is late or misleading'
 }
 
-few_orders() { across fi_order --messages 300 --batches 2; }
+few_orders() { across fi_order --messages 300 --batches 2 "$@"; }
 # suite: what must pass with each setting of the model.
 suite() {
   (ping_pair A B 10.10.0.1 -m tagged -I 2 -S all) && (mpi_hosts 4 datatypes broadcast reductions) && few_orders &&

@@ -44,10 +44,11 @@ more_of_others() {
   check 'erdma: ib_send_bw, all sizes' 400 perftest ib_send_bw -n 20 -a
   check 'erdma: ib_read_bw with events' 120 perftest ib_read_bw -n 20 -s 4096 -e
   check 'erdma: ib_write_lat, inline' 120 perftest ib_write_lat -n 200 -I 96
-  # rping waits for completions that flush=0 omits.
+  # rping waits for completions that flush=0 omits. With strict_arm=1 it would wait for ever: the first event of
+  # each queue of Debian's liberdma is lost.
   check 'erdma: ib_send_lat with flush=0' 120 with_setting flush=0 perftest ib_send_lat -n 100
   local setting
-  for setting in flush=1 rnr=1 rnr=2 denied=1 late=3 delay_us=200 command_us=2000 aeq=0 strict_arm=1; do
+  for setting in flush=1 rnr=1 rnr=2 denied=1 late=3 delay_us=200 command_us=2000 aeq=0; do
     check "erdma: rping with $setting" 90 with_setting "$setting" between_programs 7174 rping_side
   done
 }
@@ -87,7 +88,8 @@ more_of_the_provider() {
   for setting in flush=0 flush=1 rnr=1 rnr=2 denied=1 late=3 delay_us=200 command_us=2000 aeq=0 strict_arm=1 max_mr=48; do
     check "erdma: the suite with $setting" 600 with_setting "$setting" suite
   done
-  check 'erdma: mixed orders and sizes with vectors=4' 200 with_limit vectors=4 spread_over 2 few_orders
+  check 'erdma: mixed orders and sizes with strict_arm=1, asleep' 300 with_setting strict_arm=1 few_orders --sleep
+  check 'erdma: mixed orders and sizes with vectors=4, asleep' 200 with_limit vectors=4 spread_over 2 few_orders --sleep
   for setting in vectors=2 qblocks=2 log_largest_mr=25 log_most_receives=8 log_most_cqes=12 groups=24; do
     check "erdma: the suite with $setting" 600 with_limit "$setting" suite
   done
