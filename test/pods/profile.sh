@@ -20,8 +20,15 @@ python_with_seccomp() {
   return 1
 }
 
-# more_profile: creates $profiles/more.json, which also allows the calls that erdma uses.
+# more_profile [FILE]: creates $profiles/more.json, which also allows the calls that erdma uses.
 more_profile() {
   "$python" "$top/examples/allow_calls.py" "${1:-$profiles/default.json}" userfaultfd process_vm_readv process_vm_writev \
     >"$profiles/more.json"
+}
+# kubernetes_profile: creates $profiles/kubernetes.json, the same for a kubelet on this machine.
+kubernetes_profile() {
+  local arch=amd64
+  [ "$(uname -m)" != aarch64 ] || arch=arm64
+  "$python" "$top/examples/allow_calls.py" --kubernetes $arch "$profiles/default.json" userfaultfd process_vm_readv process_vm_writev \
+    >"$profiles/kubernetes.json"
 }

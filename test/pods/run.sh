@@ -42,8 +42,9 @@ for rule in profile["syscalls"]:
 json.dump(profile, sys.stdout)
 P
 
-check 'the profile refuses userfaultfd' 60 userfaultfd_is refused default
+check 'the profile refuses userfaultfd' 60 call_is refused userfaultfd default
 check 'a profile of allow_calls.py permits it' 90 allowed_calls_work
+check 'a profile of allow_calls.py for Kubernetes permits it, and no more' 90 allowed_calls_work_in_kubernetes
 check 'one pod: fi_pingpong, all sizes checked' 60 one_pod default 64m ping_checked
 check 'one pod: CMA is used' 60 one_pod_uses_cma
 check 'one pod, 4 ranks: nothing to see' 120 one_pod default 64m ranks 4 0 ''

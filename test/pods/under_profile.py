@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """under_profile.py PROFILE COMMAND...: runs COMMAND under the seccomp profile PROFILE, a JSON file of Docker or Podman,
-as they would in a container with the bounding set of this process. Needs libseccomp's module for Python, and no
-privilege."""
+as they would in a container with the bounding set of this process. If the variable profile_reader is containerd, it is read as
+containerd reads the profiles of Kubernetes: what the specification of OCI does not have is ignored. Needs libseccomp's module for
+Python, and no privilege."""
 import errno
 import json
 import os
@@ -59,8 +60,18 @@ def conditions(arguments):
     return [[each] for each in made] if len(set(indices)) < len(indices) else [made]
 
 
+def as_containerd_reads(profile):
+    """Without the conditions of rules, and without Docker's map of architectures."""
+    fields = ("names", "action", "errnoRet", "args")
+    rules = [{field: rule[field] for field in fields if field in rule} for rule in profile["syscalls"]]
+    kept = {field: profile[field] for field in ("defaultAction", "defaultErrnoRet", "architectures") if field in profile}
+    return dict(kept, syscalls=rules)
+
+
 def load(profile):
     arch, own = ARCHES[platform.machine()]
+    if os.environ.get("profile_reader") == "containerd":
+        profile = as_containerd_reads(profile)
     caps = own_caps()
     default = profile["defaultAction"], profile.get("defaultErrnoRet")
     made = seccomp.SyscallFilter(action_of(*default))
@@ -68,6 +79,9 @@ def load(profile):
         if family["architecture"] == own:
             for other in family["subArchitectures"]:
                 made.add_arch(getattr(seccomp.Arch, other.removeprefix("SCMP_ARCH_")))
+    for name in profile.get("architectures", []):
+        if name != own:
+            made.add_arch(getattr(seccomp.Arch, name.removeprefix("SCMP_ARCH_")))
     for rule in profile["syscalls"]:
         action = rule["action"], rule.get("errnoRet")
         if not applies(rule, arch, caps) or action == default:
