@@ -140,10 +140,10 @@ AC_COMPILE_IFELSE([AC_LANG_SOURCE([[
    AC_MSG_ERROR([the libfabric headers found are older than 1.17 or incomplete])])
 CPPFLAGS=$erdma_save_CPPFLAGS
 
-dnl --- rdma-core: the NIC transport. -isystem, as its headers warn under -Wconversion
-PKG_CHECK_MODULES([RDMA_CORE], [libibverbs librdmacm],
+dnl --- rdma-core: the NIC transport. -isystem, as its headers warn under -Wconversion. libibverbs 1.11.33 is that of version 33.
+PKG_CHECK_MODULES([RDMA_CORE], [libibverbs >= 1.11.33 librdmacm],
   [AC_DEFINE([HAVE_RDMA_CORE], [1], [rdma-core (libibverbs and librdmacm) was found])],
-  [AC_MSG_ERROR([rdma-core was not found by pkg-config: libibverbs and librdmacm are needed (Debian 12: apt install libibverbs-dev librdmacm-dev)])])
+  [AC_MSG_ERROR([rdma-core 33 or later was not found by pkg-config: libibverbs and librdmacm are needed (Debian 12: apt install libibverbs-dev librdmacm-dev)])])
 RDMA_CORE_CFLAGS=`AS_ECHO(["$RDMA_CORE_CFLAGS"]) | $SED 's/-I/-isystem /g'`
 dnl rdma-core has the first since 34, the second since 35.
 erdma_save_LIBS=$LIBS

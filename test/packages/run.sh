@@ -78,6 +78,8 @@ deb_installs() {
 
 rpm_builds() {
   local listed file
+  listed=$(rpmspec -q --buildrequires --define 'erdma_version 1' --without tools "$top/packages/erdma.spec") || return
+  ! grep -E 'fmt|cli11|json' <<<"$listed" || { echo 'they are needed without the tools'; return 1; }
   rm -rf "$work/rpm"
   "$top/packages/build-rpm" "$tarball" "$work/rpm" --nodeps &&
     listed=$(find "$work/rpm/RPMS" -name '*.rpm' -exec rpm -qpl {} +) || return
