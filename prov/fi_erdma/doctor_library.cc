@@ -36,6 +36,7 @@ Json look_around() {
     json["devices"].push_back(info->domain_attr->name);
   if (list) json["provider_version"] = version_text(list->fabric_attr->prov_version);
   json["provider"] = library->provider_path();
+  if (json["provider"] == "") json["provider_fault"] = library->provider_fault();
   json["unknown"] = unknown_variables(library->variables());
   return json;
 }
@@ -47,7 +48,7 @@ void check_variables(Report& report, const Json& unknown) {
                       (variable["meant"].is_null()
                            ? ""
                            : ". Did you mean " + variable["meant"].get<std::string>() + "?"),
-                  {"man fi_erdma lists them"});
+                  {"man 7 fi_erdma lists them"});
 }
 
 std::string variable(const char* name) {
@@ -198,10 +199,12 @@ Offer check_library(Report& report) {
   const std::string provider = seen["provider"];
   if (provider.empty()) {
     const char* const path = getenv("FI_PROVIDER_PATH");
+    const std::string fault = seen.value("provider_fault", std::string());
     report.broken(
         "E102", "libfabric did not load liberdma-fi.so",
-        {path ? std::string("FI_PROVIDER_PATH is ") + path + ": libfabric searches only there"
-              : "install it, or put its folder into FI_PROVIDER_PATH"});
+        {!fault.empty() ? "the loader refuses it: " + fault
+         : path ? std::string("FI_PROVIDER_PATH is ") + path + ": libfabric searches only there"
+                : "install it, or put its folder into FI_PROVIDER_PATH"});
     return {};
   }
   // Without an offer the version is not known.

@@ -1,9 +1,12 @@
 #include "fi_erdma/libfabric.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 
@@ -72,6 +75,19 @@ std::string Libfabric::provider_path() const {
   for (std::string line; std::getline(maps, line);) {
     const size_t path = line.find('/');
     if (path != line.npos && line.ends_with("/liberdma-fi.so")) return line.substr(path);
+  }
+  return {};
+}
+
+std::string Libfabric::provider_fault() const {
+  const char* const chosen = getenv("FI_PROVIDER_PATH");
+  // Without the variable libfabric searches a folder beside its own file.
+  std::istringstream folders(chosen ? chosen : path().substr(0, path().rfind('/')) + "/libfabric");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (folder.starts_with('@')) folder.erase(0, 1);  // libfabric 2: in the order of loading
+    const std::string file = folder + "/liberdma-fi.so";
+    if (access(file.c_str(), F_OK)) continue;
+    if (!dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return dlerror();
   }
   return {};
 }

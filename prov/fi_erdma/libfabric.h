@@ -21,6 +21,8 @@ class Libfabric {
   std::string path() const { return path_of(reinterpret_cast<const void*>(x_getinfo)); }
   /// The file of the loaded erdma provider; empty if none is loaded.
   std::string provider_path() const;
+  /// Why the dynamic loader refuses the provider that libfabric finds; empty if it finds none.
+  std::string provider_fault() const;
 
   /// Opens an endpoint in each domain that erdma offers without hints, and calls `look` while it is
   /// open. Returns 0, or the error of the first endpoint that cannot be opened.

@@ -1122,6 +1122,14 @@ class Doctor(unittest.TestCase):
 
     def test_no_provider(self):
         self.assertIn("E102", self.codes(**{**WITH_PROVIDER, "FI_PROVIDER_PATH": "/nowhere"}))
+        self.assertIn("FI_PROVIDER_PATH is /nowhere: libfabric searches only there", str(self.findings))
+
+    def test_a_provider_that_the_loader_refuses(self):
+        with open(os.path.join(self.folder, "liberdma-fi.so"), "w", encoding="ascii") as file:
+            file.write("no library" * 1000)
+        for form in ["{}", "@{}", "/nowhere:{}"]:  # libfabric 2 has the second
+            self.assertIn("E102", self.codes(**{**WITH_PROVIDER, "FI_PROVIDER_PATH": form.format(self.folder)}))
+            self.assertIn(f"the loader refuses it: {self.folder}/liberdma-fi.so: invalid ELF header", str(self.findings))
 
     def test_another_provider_is_asked_for(self):
         self.assertIn("E103", self.codes(**WITH_PROVIDER, FI_PROVIDER="tcp"))
