@@ -403,6 +403,25 @@ class Program(unittest.TestCase):
             for row in rows:
                 self.assertRegex(row, r'^(# (HELP|TYPE) |\w+\{(\w+="([^"\\]|\\.)*",?)+\} \d+(\.\d+)?$)')
 
+    def test_the_dashboard_asks_for_metrics_that_there_are(self):
+        with open(os.path.join(SOURCE, "examples/grafana.json"), encoding="utf-8") as file:
+            panels = json.load(file)["panels"]
+        with Shown(PMI_RANK="5") as shown:
+            rows = run("stat", "--prometheus", "-i", "0.05", shown.pid).stdout
+        labels = {"instance", *re.findall(r'[{,](\w+)="', rows)}
+        # Waits and copies have rows only if there are some.
+        labels |= {"reason", "waits_for", "kind"}
+        types = dict(re.findall(r"(?m)^# TYPE (\w+) (\w+)$", rows))
+        expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+        self.assertGreater(len(expressions), 4)
+        for expression in expressions:
+            names = re.findall(r"erdma_\w+", expression)
+            self.assertTrue(names)
+            for name in names:
+                self.assertEqual(types.get(name), "counter" if "rate(" in expression else "gauge", expression)
+            for group in re.findall(r" by \(([^)]*)\)", expression):
+                self.assertLessEqual(set(group.split(", ")), labels)
+
     def test_a_process_that_is_named_twice_is_shown_once(self):
         with Shown() as shown:
             rows = run("stat", "--prometheus", "-i", "0.05", shown.pid, shown.pid, "-p", shown.pid).stdout.splitlines()
