@@ -173,6 +173,12 @@ AS_IF([test "$enable_portable" != no], [
 ])
 AC_SUBST([ERDMA_PORTABLE])
 
+dnl --- --enable-softerdma: for people who test other programs on a simulated NIC
+AC_ARG_ENABLE([softerdma],
+  [AS_HELP_STRING([--enable-softerdma], [install the simulated eRDMA NIC, libsofterdma.so, in LIBDIR/erdma])],
+  [], [enable_softerdma=no])
+AM_CONDITIONAL([INSTALL_SOFTERDMA], [test "$enable_softerdma" != no])
+
 dnl --- CUDA: headers only; libcuda is opened at run time
 AC_ARG_WITH([cuda],
   [AS_HELP_STRING([--with-cuda=DIR|no], [CUDA headers below DIR (default: look in /usr/local/cuda)])],

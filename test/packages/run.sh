@@ -66,12 +66,13 @@ root_of() {
 deb_installs() {
   root_of bookworm && cp "$work"/deb/*.deb "$work/bookworm/erdma" && in_root "$work/bookworm" sh -euxc '
     cd /erdma
-    apt-get -qy --no-install-recommends install ./libfabric-provider-erdma_*.deb ./fi-erdma_*.deb
+    apt-get -qy --no-install-recommends install ./libfabric-provider-erdma_*.deb ./fi-erdma_*.deb ./softerdma_*.deb
+    LD_PRELOAD=$(echo /usr/lib/*/erdma/libsofterdma.so) SOFTERDMA_DIR=/erdma/nic fi_info -p erdma | grep "domain: erdma_0"
     export FI_ERDMA_DEVICE=shm FI_PROVIDER=erdma
     fi_info -p erdma | grep "domain: shm"
     fi_erdma doctor || [ $? = 1 ]
     ulimit -l
-    apt-get -qy purge libfabric-provider-erdma fi-erdma
+    apt-get -qy purge libfabric-provider-erdma fi-erdma softerdma
     ! find / -xdev -name "*erdma*" -not -path "/proc/*" -not -path "/erdma*" -not -path "/var/*" \
       -not -path "*/infiniband/*" -not -path "*/libibverbs*" | grep .'
 }
