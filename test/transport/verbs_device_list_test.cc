@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -63,6 +65,50 @@ TEST(the_personality_is_the_transport_of_the_device) {
 
 TEST(a_host_without_devices_has_an_empty_list) {
   ck_assert_uint_eq(devices_of("none").size(), 0);
+}
+
+/// A folder as /sys/class/infiniband, which ends with it.
+class KernelDevices {
+ public:
+  KernelDevices() { ck_assert_ptr_nonnull(mkdtemp(x_path)); }
+  ~KernelDevices() { std::filesystem::remove_all(x_path); }
+  void add(const std::string& name, bool for_programs) {
+    const std::filesystem::path device = path() + "/" + name + "/device";
+    std::filesystem::create_directories(device);
+    if (for_programs) std::filesystem::create_directory(device / "infiniband_verbs");
+    std::ofstream(device / "vendor") << "0x1ded\n";
+  }
+  std::string path() const { return x_path; }
+
+ private:
+  char x_path[32] = "/tmp/erdma-devices.XXXXXX";
+};
+
+TEST(a_device_that_libibverbs_does_not_know_is_told_of) {
+  KernelDevices kernel;
+  kernel.add("erdma_0", true);
+  kernel.add("erdma_1", true);
+  kernel.add("erdma_2", false);
+  std::vector<DeviceDescription> list = devices_of("erdma_1,ip=127.0.0.2");
+  add_unlisted(list, kernel.path());
+  ck_assert_uint_eq(list.size(), 3);
+  for (const DeviceDescription& device : list) {
+    ck_assert_uint_eq(device.vendor, 0x1ded);
+    ck_assert_int_eq(device.active, device.name == "erdma_1");
+    const char* const why = device.name == "erdma_0"   ? "libibverbs has no driver that fits it"
+                            : device.name == "erdma_2" ? "load the module ib_uverbs"
+                                                       : "";
+    ck_assert_msg(device.why_unusable.find(why) != std::string::npos, "%s: %s", device.name.c_str(),
+                  device.why_unusable.c_str());
+    ck_assert_int_eq(device.why_unusable.empty(), device.name == "erdma_1");
+  }
+}
+
+TEST(a_kernel_without_devices_adds_none) {
+  std::vector<DeviceDescription> list;
+  add_unlisted(list, KernelDevices().path());
+  add_unlisted(list, "/nowhere");
+  ck_assert_uint_eq(list.size(), 0);
 }
 
 /// The result of getifaddrs().

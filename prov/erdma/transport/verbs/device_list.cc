@@ -204,6 +204,20 @@ DeviceDescription describe(ibv_device* device) {
   return to;
 }
 
+DeviceDescription describe_unlisted(const fs::path& path) {
+  DeviceDescription to;
+  to.name = path.filename();
+  describe_bus(path, to);
+  identify_by_bus(path, to);
+  to.netdev = netdev_of(nullptr, path);
+  std::error_code error;
+  to.why_unusable = fs::exists(path / "device/infiniband_verbs", error)
+                        ? "libibverbs has no driver that fits it: install it, in a container in "
+                          "the image (IBV_SHOW_WARNINGS=1 ibv_devices tells more)"
+                        : "programs can't use it: load the module ib_uverbs";
+  return to;
+}
+
 }  // namespace
 
 std::string interface_with_mac(const ifaddrs* list, std::span<const uint8_t, 6> mac) {
@@ -226,11 +240,23 @@ std::string interface_with_mac(const ifaddrs* list, std::span<const uint8_t, 6> 
   return best ? best : "";
 }
 
+void add_unlisted(std::vector<DeviceDescription>& listed, const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const auto is_it = [&](const DeviceDescription& device) {
+      return device.name == entry.path().filename();
+    };
+    if (std::none_of(listed.begin(), listed.end(), is_it))
+      listed.push_back(describe_unlisted(entry.path()));
+  }
+}
+
 std::vector<DeviceDescription> list_devices() {
   std::vector<DeviceDescription> descriptions;
   int count = 0;
   const DeviceList list(ibv_get_device_list(&count));
   for (int i = 0; list && i < count; ++i) descriptions.push_back(describe(list.get()[i]));
+  add_unlisted(descriptions, "/sys/class/infiniband");
   std::sort(descriptions.begin(), descriptions.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   return descriptions;

@@ -34,8 +34,12 @@ struct DeviceDescription {
 };
 
 /// All RDMA devices, sorted by name. Never fails: why_unusable says what could not be read. Empty
-/// where libibverbs finds none (or the kernel has no RDMA at all).
+/// if neither libibverbs nor the kernel has one.
 std::vector<DeviceDescription> list_devices();
+
+/// Adds the devices in this folder of the kernel that libibverbs did not list. They cannot be used,
+/// which must not look as if the host had no device.
+void add_unlisted(std::vector<DeviceDescription>& listed, const std::string& folder);
 
 /// The interface with this MAC address in the list from getifaddrs(); empty: there is none. A bond,
 /// its slaves and VLANs share one address: then the first that has an IP address and is up, or else
