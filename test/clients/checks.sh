@@ -94,6 +94,16 @@ ping() {
   carried_by_provider "$2"
 }
 
+# hooked: fi_pingpong below those of libfabric's layers that this libfabric has: monitor and trace came with 2.x.
+hooked() {
+  needs fi_pingpong
+  local hook hooks=noop
+  for hook in monitor trace; do
+    ! fi_info -l | grep "ofi_hook_$hook:" || hooks+=";$hook"
+  done
+  FI_HOOK=$hooks ping tagged none
+}
+
 # silent_ping CALLS ERRNO [NAME=VALUE...]: runs fi_pingpong without any log variable; the
 # provider's lines are then in $log.
 silent_ping() {

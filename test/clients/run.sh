@@ -31,6 +31,7 @@ for message in tagged msg; do
   check "fi_pingpong $message, CMA refused with EPERM" 60 ping "$message" $both EPERM
 done
 check 'fi_pingpong tagged, CMA refused with ENOSYS' 60 ping tagged $both ENOSYS
+check 'fi_pingpong, with hooks of libfabric' 60 hooked
 
 check 'fi_pingpong, nothing to see' 60 seen 0 none ''
 check 'fi_pingpong, a refusal is seen once per process' 60 seen 2 $both EPERM
