@@ -37,6 +37,7 @@ check 'first hour, on an adapter that flushes half, without rping' 150 first_hou
 check 'first hour, without an adapter' 100 first_hour_alone
 
 unset FI_ERDMA_DEVICE # use every active NIC; there is one
+export SYSFS_PATH=/nowhere # no device of this host
 
 mapper=SOFTERDMA_PORT_MAPPER=1 no_mapper=SOFTERDMA_PORT_MAPPER=0
 standard=SOFTERDMA_PERSONALITY=standard compat=SOFTERDMA_PERSONALITY=compat

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -256,7 +257,8 @@ std::vector<DeviceDescription> list_devices() {
   int count = 0;
   const DeviceList list(ibv_get_device_list(&count));
   for (int i = 0; list && i < count; ++i) descriptions.push_back(describe(list.get()[i]));
-  add_unlisted(descriptions, "/sys/class/infiniband");
+  const char* const sysfs = std::getenv("SYSFS_PATH");  // libibverbs reads it, too
+  add_unlisted(descriptions, (sysfs ? sysfs : "/sys") + std::string("/class/infiniband"));
   std::sort(descriptions.begin(), descriptions.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   return descriptions;
