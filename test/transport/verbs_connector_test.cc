@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -132,6 +133,29 @@ TEST(a_port_in_use_is_refused) {
   ConnectorEndpoint a(*g_device);
   ConnectorEndpoint b(*g_device, {}, a.name().port());
   ck_assert_int_eq(b.status, -FI_EADDRINUSE);
+}
+
+/// The driver was removed, so that the descriptor of the device's events stays ready for ever.
+TEST(an_endpoint_sleeps_although_its_device_was_removed) {
+  Options options;
+  options.background = false;
+  // Such a descriptor is ready with an error, and reading it fails. So it is with a pipe that
+  // nobody reads.
+  int ends[2];
+  ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+  close(ends[0]);
+  const int events = g_device->context()->async_fd;
+  const util::Fd kept(fcntl(events, F_DUPFD_CLOEXEC, 0));
+  ck_assert_int_eq(dup3(ends[1], events, O_CLOEXEC), events);
+  close(ends[1]);
+  {
+    ConnectorEndpoint a(*g_device, options);
+    ck_assert_int_eq(a.status, 0);
+    int steps = 0;
+    while (steps < 100 && a.connector->step()) ++steps;
+    ck_assert_int_lt(steps, 100);
+  }
+  ck_assert_int_eq(dup3(kept.get(), events, O_CLOEXEC), events);
 }
 
 TEST(another_key_is_refused) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -74,13 +75,14 @@ int AsyncEvents::fd() const noexcept {
   return x_device.context()->async_fd;
 }
 
-void AsyncEvents::dispatch() noexcept {
+bool AsyncEvents::dispatch() noexcept {
   ibv_async_event event;
   // Destroying the object of an event waits until the event is acknowledged.
   while (!ibv_get_async_event(x_device.context(), &event)) {
     handle(event);
     ibv_ack_async_event(&event);
   }
+  return errno == EAGAIN || errno == EINTR;
 }
 
 void AsyncEvents::handle(const ibv_async_event& event) const noexcept {

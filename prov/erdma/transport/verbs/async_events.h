@@ -38,8 +38,8 @@ class AsyncEvents {
   AsyncEvents& operator=(const AsyncEvents&) = delete;
 
   int fd() const noexcept;
-  /// Reads all pending events.
-  void dispatch() noexcept;
+  /// Reads all pending events. False: there will be no more, and fd() stays ready for ever.
+  bool dispatch() noexcept;
 
  private:
   void handle(const ibv_async_event& event) const noexcept;

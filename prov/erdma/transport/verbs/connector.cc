@@ -163,7 +163,8 @@ void ConnectorThread::on_commands() {
 
 void ConnectorThread::on_event(uint64_t event) {
   if (event == kBackend) x_backend->dispatch(x_manager);
-  if (event == kAsync) x_async->dispatch();
+  // The driver was removed.
+  if (event == kAsync && !x_async->dispatch()) x_thread.unwatch(x_async->fd());
   if (event == kQuestion) x_config.mail->ask();
 }
 
