@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <memory>
 #include <vector>
 
@@ -17,7 +18,7 @@ struct EventListener final : verbs::AsyncListener {
 };
 
 struct PortScene {
-  /// The lines about ports that this event causes.
+  /// The lines that this event causes.
   std::vector<std::string> notices_of(ibv_event_type type, int port) {
     ibv_async_event event{};
     event.event_type = type;
@@ -69,6 +70,23 @@ TEST(a_failed_completion_queue_is_named_to_all_listeners) {
     ck_assert_ptr_eq(listener->events[0].completion_queue, &queue);
     ck_assert_uint_eq(listener->events[0].queue_pair, 0);
   }
+}
+
+/// From then on the kernel answers each command with EIO, which is no lack of locked memory.
+TEST(a_device_that_failed_is_gone) {
+  PortScene scene;
+  ck_assert(!scene.rig.device->gone());
+  const auto lines = scene.notices_of(IBV_EVENT_DEVICE_FATAL, 0);
+  ck_assert_uint_eq(lines.size(), 1);
+  ck_assert(contains(lines[0], "all its connections are lost"));
+  ck_assert(scene.rig.device->gone());
+  ck_assert_uint_eq(scene.listener.events.size(), 1);
+  scene.rig.nic.refuse_regions = EIO;
+  verbs::ReceiveRegions regions(*scene.rig.device);
+  verbs::ReceiveRegions::Part part;
+  g_log.clear();
+  ck_assert_int_eq(regions.take(4096, part), -EIO);
+  ck_assert(only_log_line().empty());
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ void AsyncEvents::handle(const ibv_async_event& event) const noexcept {
       return tell_all(x_device.context(), {0, event.element.cq, what});
     case IBV_EVENT_DEVICE_FATAL:
       ERDMA_NOTICE(port, EP_CTRL, "%s: %s: all its connections are lost", name, what);
+      x_device.is_gone();
       return tell_all(x_device.context(), {0, nullptr, what});
     case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PORT_ACTIVE:

@@ -86,6 +86,8 @@ class Device {
   /// owners learn that from AsyncEvents. Logged once.
   bool failed(int error) const noexcept;
   bool gone() const noexcept { return x_gone.load(std::memory_order_relaxed); }
+  /// An event told so.
+  void is_gone() const noexcept { x_gone.store(true, std::memory_order_relaxed); }
   /// The registration cache of the device names itself, until it is destroyed; then null.
   void set_evictor(RegionEvictor* evictor) const noexcept { x_evictor = evictor; }
   /// The same for GPU memory.
