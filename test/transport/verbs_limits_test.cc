@@ -231,6 +231,40 @@ TEST(a_region_is_registered_up_to_what_the_device_takes) {
   ck_assert_int_eq(registrar.open({bytes.data(), 100}, nullptr, true, true).error(), 0);
 }
 
+/// Has some registrations that nobody uses.
+struct IdleEvictor final : verbs::RegionEvictor {
+  bool evict_after(int) noexcept override { return left > 0 && left-- > 0; }
+  int left = 0;
+};
+
+/// As where the table of a region's pages needs more contiguous memory than there is.
+TEST(a_length_that_is_refused_for_regions_ends_idle_registrations_once) {
+  Rig rig;
+  IdleEvictor evictor;
+  rig.device->set_evictor(&evictor);
+  verbs::HostRegistrar registrar(*rig.device, rig.cache);
+  std::vector<std::byte> bytes(20'000);
+  const auto open = [&](size_t length, int refusal) {
+    evictor.left = 3;
+    rig.nic.refuse_regions = refusal;
+    return registrar.open({bytes.data(), length}, nullptr, true, true).error();
+  };
+  ck_assert_int_eq(open(10'000, ENOMEM), -FI_ENOMEM);
+  ck_assert_int_eq(evictor.left, 0);
+  for (const size_t length : {10'000u, 20'000u}) {
+    ck_assert_int_eq(open(length, ENOMEM), -FI_ENOMEM);
+    ck_assert_int_eq(evictor.left, 3);
+  }
+  // A shorter one may find room, and so may any once one was registered.
+  ck_assert_int_eq(open(100, ENOMEM), -FI_ENOMEM);
+  ck_assert_int_eq(evictor.left, 0);
+  ck_assert_int_eq(open(20'000, 0), 0);
+  ck_assert_int_eq(open(20'000, ENOMEM), -FI_ENOMEM);
+  ck_assert_int_eq(evictor.left, 0);
+  rig.device->set_evictor(nullptr);
+  rig.nic.refuse_regions = 0;
+}
+
 /// Only new regions of host memory are refused. Regions that are open already, such as those of
 /// GPUs, stay usable.
 TEST(a_region_of_the_host_is_refused_where_a_fork_takes_pages_away) {

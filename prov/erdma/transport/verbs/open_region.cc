@@ -43,6 +43,29 @@ class HostRegion final : public VerbsRegion {
 
 }  // namespace
 
+/// Registrations that nobody uses make room. Where even all of them were too few, as the driver may
+/// need contiguous memory for a table, the next regions of this length leave them alone. 0 or an
+/// errno.
+int HostRegistrar::make(const iovec& memory, int rights, MemoryRegion& region) noexcept {
+  bool asks = true, asked = false;
+  {
+    const std::lock_guard guard(x_mutex);
+    asks = !x_fruitless.refuses(memory.iov_len);
+  }
+  int error = 0;
+  for (;; asked = true) {
+    region.reset(register_host_memory(x_device, memory.iov_base, memory.iov_len, rights));
+    error = region ? 0 : errno;
+    if (!error || !asks || !x_device.ask_for_room(error)) break;
+  }
+  const std::lock_guard guard(x_mutex);
+  if (!error)
+    (void)x_fruitless.made(memory.iov_len);
+  else if (asked)
+    x_fruitless.failed(memory.iov_len, true);
+  return error;
+}
+
 util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec& memory,
                                                                     const Dmabuf*, bool for_reads,
                                                                     bool for_writes) {
@@ -61,14 +84,7 @@ util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec&
   }
   MemoryRegion region;
   const int rights = peer_rights(for_reads, for_writes);
-  int error = ENOMEM;
-  // This is tried once for each region, so registrations that nobody uses make room for it.
-  if (may_open(memory.iov_len)) {
-    do {
-      region.reset(register_host_memory(x_device, memory.iov_base, memory.iov_len, rights));
-      error = region ? 0 : errno;
-    } while (error && x_device.ask_for_room(error));
-  }
+  const int error = may_open(memory.iov_len) ? make(memory, rights, region) : ENOMEM;
   if (region)
     return std::unique_ptr<RegisteredRegion>(
         std::make_unique<HostRegion>(x_device, std::move(region), memory));

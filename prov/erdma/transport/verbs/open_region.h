@@ -3,11 +3,13 @@
 #include <sys/uio.h>
 
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "transport/memory.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/handles.h"
+#include "transport/verbs/refused_size.h"
 #include "transport/verbs/registration.h"
 #include "transport/verbs/shared_memory.h"
 #include "util/process_epoch.h"
@@ -41,7 +43,7 @@ class VerbsRegion : public RegisteredRegion {
   const uint32_t x_epoch = util::process_epoch();
 };
 
-/// Registers host memory of the application. All regions count against RLIMIT_MEMLOCK.
+/// Registers host memory of the application. All regions count against RLIMIT_MEMLOCK. Thread-safe.
 class HostRegistrar final : public RegionRegistrar {
  public:
   HostRegistrar(const Device& device, RegistrationCache& cache) noexcept
@@ -52,8 +54,12 @@ class HostRegistrar final : public RegionRegistrar {
                                                        bool for_reads, bool for_writes) override;
 
  private:
+  int make(const iovec& memory, int rights, MemoryRegion& region) noexcept;
+
   const Device& x_device;
   RegistrationCache& x_cache;
+  std::mutex x_mutex;
+  RefusedSize x_fruitless;  ///< lengths for which the end of all idle registrations was too little
 };
 
 }  // namespace erdma::transport::verbs
