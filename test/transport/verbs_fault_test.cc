@@ -1,3 +1,8 @@
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <span>
@@ -375,6 +380,48 @@ TEST(connections_come_up_where_idle_registrations_have_every_region) {
   for (const auto& each : world.messages)
     ck_assert(each->send.succeeded() && each->receive.succeeded() && each->delivered());
   ck_assert_uint_eq(rules_broken(), 0);
+}
+
+/// Keeps registrations that it does not use, as many as it may, until it is killed.
+[[noreturn]] void keep_regions(int ready) {
+  constexpr size_t kPages = 120, kPage = 4096;
+  auto device = verbs::Device::open("erdma_0", ip_of(0));
+  auto cache = verbs::RegistrationCache::create(**device, {});
+  const Buffer memory(kPages * kPage);
+  for (size_t i = 0; i < kPages; ++i) {
+    verbs::Registration use;
+    if (!(*cache)->acquire(memory.data() + i * kPage, kPage, 0, use)) (*cache)->release(use);
+  }
+  if (write(ready, "", 1) != 1) _exit(1);
+  for (;;) pause();
+}
+
+/// The regions of an adapter belong to all processes of its host.
+TEST(a_process_leaves_regions_to_others) {
+  const Fault none{"few regions", "", "", survives, 0, speaks, 0, 0, 0};
+  set_up_adapters(kProtocols[0], none, 1);
+  for (const char* limit : {"SOFTERDMA_MAX_MR", "SOFTERDMA_HOST_MR"}) setenv(limit, "100", 1);
+  int ready[2];
+  ck_assert_int_eq(pipe(ready), 0);
+  const pid_t other = fork();
+  if (other == 0) keep_regions(ready[1]);
+  close(ready[1]);  // if the other process ends early, so does the read
+  char byte = 1;
+  ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  auto device = verbs::Device::open("erdma_0", ip_of(0));
+  ck_assert_int_eq(device.error(), 0);
+  verbs::OwnMemory memory;
+  // A thread of the other process ends registrations in its own time.
+  int error = ENOSPC;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (error && std::chrono::steady_clock::now() < end) {
+    error = memory.make(**device, 4096, verbs::OwnUse::receives);
+    sched_yield();
+  }
+  ck_assert_int_eq(error, 0);
+  kill(other, SIGKILL);
+  ck_assert_int_eq(waitpid(other, nullptr, 0), other);
 }
 
 }  // namespace

@@ -266,6 +266,19 @@ TEST(a_region_in_use_does_not_go) {
   rig.cache->release(more);
 }
 
+/// They are regions that other processes of the host could use.
+TEST(few_regions_stay_that_nobody_uses) {
+  WatchedCache::Limits limits;
+  limits.max_idle = 2;
+  Rig rig(limits);
+  Registration uses[4];
+  for (size_t i = 0; i < 4; ++i) ck_assert_int_eq(rig.acquire(i, 1, uses[i]), 0);
+  ck_assert_uint_eq(rig.log.count(), 4);
+  for (const Registration& use : uses) rig.cache->release(use);
+  rig.wait_for_regions(2);
+  for (size_t i = 2; i < 4; ++i) ck_assert_uint_eq(rig.key(i, 1), uses[i].lkey);
+}
+
 TEST(a_region_is_as_large_as_the_limits_permit, 2) {
   WatchedCache::Limits limits;
   (_i ? limits.max_bytes : limits.max_region_bytes) = Arena::bytes(4);

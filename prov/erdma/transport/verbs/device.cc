@@ -100,6 +100,7 @@ DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port)
       std::min(limit_or(device.max_qp_rd_atom, 1), limit_or(device.max_qp_init_rd_atom, 1));
   limits.max_message = limit_or(port.max_msg_sz, 1u << 20);
   limits.max_region = largest_region(device);
+  limits.max_regions = limit_or(device.max_mr, UINT32_MAX);
   return limits;
 }
 

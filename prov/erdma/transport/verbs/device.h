@@ -43,6 +43,7 @@ struct DeviceLimits {
   uint32_t max_read_in_flight = 0;  ///< READs and atomics outstanding per queue pair
   uint64_t max_message = 0;         ///< bytes of one work request
   uint64_t max_region = 0;          ///< bytes of one memory region
+  uint32_t max_regions = 0;         ///< memory regions of all processes of the host
 };
 
 /// Holds registrations that nobody uses now.

@@ -21,6 +21,29 @@ struct CachedRegion : util::ListHook<CachedRegion> {
   bool listed = false;  ///< in the index: can be found
 };
 
+/// The regions that can be found and have no users, the least recently used first.
+class IdleRegions {
+ public:
+  size_t size() const noexcept { return x_size; }
+  void push_back(CachedRegion& region) noexcept {
+    x_list.push_back(region);
+    ++x_size;
+  }
+  CachedRegion* pop_front() noexcept {
+    CachedRegion* const oldest = x_list.pop_front();
+    if (oldest) --x_size;
+    return oldest;
+  }
+  void erase(CachedRegion& region) noexcept {
+    x_list.erase(region);
+    --x_size;
+  }
+
+ private:
+  util::IntrusiveList<CachedRegion> x_list;
+  size_t x_size = 0;
+};
+
 /// Regions with the same rights that can be found by address. Invariant: no region contains
 /// another. So starts and ends have the same order: if the last region that starts at or before a
 /// range does not contain the range, none does.

@@ -1,7 +1,9 @@
 #include "transport/verbs/registration.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -52,6 +54,15 @@ class NoCache final : public RegistrationCache {
   const char* const x_why;
   const char* const x_warning;
 };
+
+/// How many regions that nobody uses a process may keep. The adapter has few for all processes of
+/// its host, and only the process that keeps one can end it. Half of them are for this, in as many
+/// processes as there are processors; then the connections of any process find some.
+size_t share_of_regions(const Device& device) noexcept {
+  constexpr size_t kLeast = 16;
+  const auto processors = size_t(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1L));
+  return std::max(device.limits().max_regions / 2 / processors, kLeast);
+}
 
 /// The rest of what may be locked is left for open regions, for the transport's own memory and for
 /// other code of the user.
@@ -128,6 +139,7 @@ util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const
   WatchedCache::Limits limits;
   limits.max_bytes = config.max_bytes ? config.max_bytes : default_bytes();
   limits.max_regions = config.max_regions;
+  limits.max_idle = share_of_regions(device);
   limits.max_region_bytes = device.limits().max_region;
   limits.kept_from_children = device.keeps_from_children();
   limits.device = &device;

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -27,9 +28,27 @@ void tell_copied(CopyNotices& notices, const MemoryRange& range, CopyNotices::Wh
   if (range.bytes() < kLeastSingleUse) notices.once(what, why, 0);
 }
 
+/// Those of this process.
+std::atomic<unsigned> g_caches{0};
+
+/// The idle region that was used longest ago, which can't be found any more. Null: there is none.
+/// `indexes`: by rights.
+CachedRegion* take_oldest(IdleRegions& idle, RegionIndex* indexes) noexcept {
+  CachedRegion* const oldest = idle.pop_front();
+  if (!oldest) return nullptr;
+  indexes[oldest->rights].remove(*oldest);
+  oldest->listed = false;
+  return oldest;
+}
+
 }  // namespace
 
 // --- Start and end.
+
+WatchedCache::WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept
+    : x_quarantines(limits.tick_ns), x_maker(std::move(maker)), x_limits(limits) {
+  g_caches.fetch_add(1, std::memory_order_relaxed);
+}
 
 util::Result<std::unique_ptr<WatchedCache>> WatchedCache::create(std::unique_ptr<RegionMaker> maker,
                                                                  const Limits& limits,
@@ -52,6 +71,7 @@ int WatchedCache::start(const char*& why) {
 }
 
 WatchedCache::~WatchedCache() {
+  g_caches.fetch_sub(1, std::memory_order_relaxed);
   util::BeforeFork::forget();
   if (x_limits.device) x_limits.device->set_evictor(nullptr);
   const bool ours = x_epoch == util::process_epoch();
@@ -68,7 +88,8 @@ WatchedCache::~WatchedCache() {
   for (const MemoryRange& range : x_watched.ranges())
     if (ours) x_monitor->unwatch(range);
   size_t users = 0;
-  for (auto* entries : {&x_idle, &x_held, &x_to_destroy}) {
+  while (CachedRegion* entry = x_idle.pop_front()) x_to_destroy.push_back(*entry);
+  for (auto* entries : {&x_held, &x_to_destroy}) {
     while (CachedRegion* entry = entries->pop_front()) {
       users += entry->users;
       if (ours) x_maker->destroy(entry->region);
@@ -172,10 +193,10 @@ void WatchedCache::release(const Registration& registration) noexcept {
   std::lock_guard guard(x_mutex);
   if (--entry.users > 0) return;
   x_held.erase(entry);
-  if (entry.listed)
-    x_idle.push_back(entry);
-  else
-    destroy_later(entry);
+  if (!entry.listed) return destroy_later(entry);
+  x_idle.push_back(entry);
+  const size_t most = x_limits.max_idle / g_caches.load(std::memory_order_relaxed);
+  if (x_idle.size() > most) destroy_later(*take_oldest(x_idle, x_indexes));
 }
 
 void WatchedCache::use(CachedRegion& entry, Registration& registration) noexcept {
@@ -324,13 +345,9 @@ bool WatchedCache::make_room(size_t bytes) noexcept {
 /// Destroys one unused region.
 bool WatchedCache::evict() noexcept {
   CachedRegion* entry = x_to_destroy.pop_front();
-  if (!entry) {
-    entry = x_idle.pop_front();
-    if (!entry) return false;
-    x_indexes[entry->rights].remove(*entry);
-  }
-  destroy(*entry);
-  return true;
+  if (!entry) entry = take_oldest(x_idle, x_indexes);
+  if (entry) destroy(*entry);
+  return entry != nullptr;
 }
 
 // --- Changes of memory.

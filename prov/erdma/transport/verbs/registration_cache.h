@@ -68,6 +68,7 @@ class WatchedCache final : public RegistrationCache,
   struct Limits {
     size_t max_bytes = SIZE_MAX;  ///< of all regions
     size_t max_regions = 1024;
+    size_t max_idle = SIZE_MAX;  ///< regions that nobody uses, in all caches of the process
     size_t max_region_bytes = SIZE_MAX;
     uint64_t tick_ns = 100'000'000;  ///< of a quarantine
     /// children do not get memory that is registered when they begin
@@ -90,8 +91,7 @@ class WatchedCache final : public RegistrationCache,
   Statistics statistics() noexcept;
 
  private:
-  WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept
-      : x_quarantines(limits.tick_ns), x_maker(std::move(maker)), x_limits(limits) {}
+  WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept;
   int start(const char*& why);
   void evict_loop() noexcept;
   bool destroy_due(uint64_t now) noexcept;
@@ -120,9 +120,9 @@ class WatchedCache final : public RegistrationCache,
   std::mutex x_destroy_mutex;
   std::mutex x_mutex;
   std::unique_ptr<MemoryMonitor> x_monitor;
-  RegionIndex x_indexes[kAllRights + 1];     ///< by rights
-  util::IntrusiveList<CachedRegion> x_idle;  ///< listed, without users; least recently used first
-  util::IntrusiveList<CachedRegion> x_held;  ///< with users
+  RegionIndex x_indexes[kAllRights + 1];  ///< by rights
+  IdleRegions x_idle;
+  util::IntrusiveList<CachedRegion> x_held;        ///< with users
   util::IntrusiveList<CachedRegion> x_to_destroy;  ///< no users, not listed
   MemoryChanges x_changes;
   Quarantines x_quarantines;
