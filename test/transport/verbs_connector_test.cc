@@ -131,8 +131,10 @@ TEST(a_patient_connect_finds_a_late_listener) {
 
 TEST(a_port_in_use_is_refused) {
   ConnectorEndpoint a(*g_device);
+  g_log.clear();
   ConnectorEndpoint b(*g_device, {}, a.name().port());
   ck_assert_int_eq(b.status, -FI_EADDRINUSE);
+  ck_assert(contains(only_log_line(), "a service of 0 gets a free one"));
 }
 
 /// The driver was removed, so that the descriptor of the device's events stays ready for ever.

@@ -27,6 +27,13 @@ inline uint64_t id_of(const void* context) noexcept {
   return reinterpret_cast<uintptr_t>(context);
 }
 
+/// The end of a line about a failed listen().
+inline const char* remedy_of_listening(int error) noexcept {
+  return error == FI_EADDRINUSE
+             ? "; another program has the port, and a service of 0 gets a free one"
+             : "";
+}
+
 /// What happened to a connection. Called only from dispatch() and expire(). Like those two, the
 /// upcalls may throw bad_alloc.
 class BackendEvents {

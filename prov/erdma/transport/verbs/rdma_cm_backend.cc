@@ -95,8 +95,8 @@ int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
     if (rc != -FI_EADDRINUSE) break;
   }
   if (rc) {
-    ERDMA_NOTICE(device, EP_CTRL, "%s: cannot listen at %s: %s", x_device.name().c_str(),
-                 name.to_string().c_str(), fi_strerror(-rc));
+    ERDMA_NOTICE(device, EP_CTRL, "%s: cannot listen at %s: %s%s", x_device.name().c_str(),
+                 name.to_string().c_str(), fi_strerror(-rc), remedy_of_listening(-rc));
     return rc;
   }
   name.set_port(ntohs(rdma_get_src_port(x_listener.get())));

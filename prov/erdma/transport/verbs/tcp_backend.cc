@@ -47,8 +47,8 @@ int TcpBackend::listen(util::SocketAddress& name) noexcept {
   if (!x_epoll) return -FI_EMFILE;
   const int rc = x_listener.open(x_epoll.get(), name);
   if (rc)
-    ERDMA_NOTICE(device, EP_CTRL, "cannot listen at %s: %s", name.to_string().c_str(),
-                 fi_strerror(-rc));
+    ERDMA_NOTICE(device, EP_CTRL, "cannot listen at %s: %s%s", name.to_string().c_str(),
+                 fi_strerror(-rc), remedy_of_listening(-rc));
   return rc;
 }
 
