@@ -326,6 +326,17 @@ TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   ck_assert(contains(only_log_line(), "ulimit -l"));
 }
 
+TEST(a_device_without_a_region_is_not_blamed_on_locked_memory) {
+  Rig rig;
+  rig.log.refuse = ENOSPC;
+  Registration use;
+  g_log.clear();
+  for (int i = 0; i < 2; ++i) ck_assert_int_eq(rig.acquire(0, 4, use), -FI_ENOMEM);
+  const std::string line = only_log_line();
+  ck_assert(contains(line, "the NIC has no region left"));
+  ck_assert(!contains(line, "ulimit"));
+}
+
 /// Of eight pages, four are in use and two are idle. A region of six more was refused.
 struct RefusedRig : Rig {
   RefusedRig() {

@@ -26,8 +26,9 @@ constexpr char kLast[] = " (no more of these are shown)";
 constexpr size_t kCodeBytes = sizeof(" [E000]") - 1;
 
 /// Indexed by Cause.
-constexpr const char* kCodes[] = {"E105", "E104", "E503", "W503", "E504", "W401", "W205", "W203",
-                                  "W402", "W403", "W504", "W602", "E603", "E206", "E207", "E216"};
+constexpr const char* kCodes[] = {"E105", "E104", "E503", "W503", "E504", "W401",
+                                  "W205", "W203", "W402", "W403", "W504", "W602",
+                                  "E603", "E206", "E207", "W505", "E216"};
 static_assert(std::size(kCodes) == size_t(Cause::count));
 
 std::atomic<NoticeLevel> g_level{NoticeLevel::warn};
@@ -48,6 +49,7 @@ constexpr unsigned most_lines(Cause cause) noexcept {
     case Cause::gpu_staged:
     case Cause::gpu_refused:
     case Cause::host_mismatch:
+    case Cause::regions:
       return kMostLines;
     case Cause::peer_lost:
     case Cause::lost_messages:

@@ -26,6 +26,7 @@ enum class Cause : uint8_t {
   gpu_refused,    ///< GPU memory can't be used
   peer_lost,      ///< operations end in errors because the peer is gone or refuses
   lost_messages,  ///< messages are lost, and no completion reports it
+  regions,        ///< the NIC has no memory region left
   host_mismatch,  ///< no peer is reached because settings that must be equal differ between hosts
   count
 };

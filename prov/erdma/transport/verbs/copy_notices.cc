@@ -3,7 +3,9 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <cerrno>
 
+#include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -36,6 +38,12 @@ void CopyNotices::once(What what, const char* why, size_t bytes) noexcept {
           "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)",
           bytes, why, size_t(limit.rlim_cur >> 10));
       break;
+    case regions:
+      ERDMA_NOTICE(regions, MR,
+                   "memory of the application (%zu bytes) could not be registered: %s; it is "
+                   "copied instead. End processes that are not needed (rdma resource show mr)",
+                   bytes, why);
+      break;
     case size:
       ERDMA_NOTICE(zero_copy, MR, "memory of the application (%zu bytes) %s: it is copied instead",
                    bytes, why);
@@ -48,9 +56,16 @@ void CopyNotices::once(What what, const char* why, size_t bytes) noexcept {
   }
 }
 
-void CopyNotices::mended(What what, size_t bytes) noexcept {
-  if (!(x_said & what)) return;
-  x_said &= ~unsigned(what);
+void CopyNotices::no_room(int error, size_t bytes) noexcept {
+  if (error == ENOSPC)
+    once(regions, "the NIC has no region left for any process of this host", bytes);
+  else
+    once(locked, util::ErrorText(error).c_str(), bytes);
+}
+
+void CopyNotices::mended(size_t bytes) noexcept {
+  if (!(x_said & (locked | regions))) return;
+  x_said &= ~unsigned(locked | regions);
   ERDMA_NOTICE(zero_copy, MR,
                "memory of the application (%zu bytes) can be registered again: it is no longer "
                "copied",

@@ -26,11 +26,14 @@ class CopyNotices {
     size = 8,
     lost = 16,
     apart = 32,
-    kind = 64
+    kind = 64,
+    regions = 128
   };
   void once(What what, const char* why, size_t bytes) noexcept;
+  /// The same where the device gave this error for want of room.
+  void no_room(int error, size_t bytes) noexcept;
   /// Memory of this length is registered again.
-  void mended(What what, size_t bytes) noexcept;
+  void mended(size_t bytes) noexcept;
 
  private:
   unsigned x_said = 0;

@@ -57,6 +57,13 @@ std::byte* map_for(int rights, size_t bytes) noexcept {
 void tell_of_locked_memory(const Device& device, size_t bytes, const char* purpose,
                            int error) noexcept {
   if (device.gone()) return;
+  if (error == ENOSPC) {
+    ERDMA_NOTICE(regions, EP_CTRL,
+                 "%s: %zu bytes for %s cannot be registered: the NIC has no region left for any "
+                 "process of this host. End those that are not needed (rdma resource show mr)",
+                 device.name().c_str(), bytes, purpose);
+    return;
+  }
   ERDMA_NOTICE(locked_memory, EP_CTRL,
                "%s: %zu bytes for %s cannot be registered: %s; more locked memory "
                "(ulimit -l) or a lower FI_ERDMA_MAX_CONNECTIONS helps",

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -305,8 +304,7 @@ ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept
     ibv_mr* region = x_maker->make(range, rights);
     const int error = errno;
     if (region && range.bytes() >= x_fruitless.bytes) x_fruitless = {};  // there is room now
-    if (region && x_refused.made(range.bytes()))
-      x_notices.mended(CopyNotices::locked, range.bytes());
+    if (region && x_refused.made(range.bytes())) x_notices.mended(range.bytes());
     if (region || !for_want_of_room(error)) return region;
     const size_t bytes = x_statistics.bytes;
     while (may_help(range.bytes()) && evict() && bytes - x_statistics.bytes < range.bytes()) {
@@ -314,7 +312,7 @@ ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept
     if (bytes != x_statistics.bytes) continue;
     if (may_help(range.bytes()) && !x_destroying) x_fruitless = {range.bytes(), held_bytes()};
     x_refused.failed(range.bytes(), x_statistics.regions == 0);
-    x_notices.once(CopyNotices::locked, std::strerror(error), range.bytes());
+    x_notices.no_room(error, range.bytes());
     errno = error;
     return nullptr;
   }

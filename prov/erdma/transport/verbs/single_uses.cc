@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -200,13 +199,13 @@ int SingleUses::failed(int error, size_t bytes) noexcept {
   if (!for_want_of_room(error)) return -FI_EOPNOTSUPP;
   std::lock_guard guard(x_mutex);
   x_refused.failed(bytes, x_regions == 0);
-  x_notices.once(CopyNotices::locked, std::strerror(error), bytes);
+  x_notices.no_room(error, bytes);
   return -FI_ENOMEM;
 }
 
 void SingleUses::made(size_t bytes) noexcept {
   std::lock_guard guard(x_mutex);
-  if (x_refused.made(bytes)) x_notices.mended(CopyNotices::locked, bytes);
+  if (x_refused.made(bytes)) x_notices.mended(bytes);
 }
 
 void SingleUses::warn() noexcept {
