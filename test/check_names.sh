@@ -16,7 +16,7 @@ private='https?://(10\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.|[^ /]*\.(interna
 if grep -rnIE "$home|$hosts|$private" --exclude=check_names.sh --exclude=check_selftest.sh $trees; then
   exit 1
 fi
-words='expose|exposure|recall|lender|borrower|[Gg]atekeeper|[Rr]oom_?[Gg]iver|[Hh]ouse_?keep\w*|work_off\w*|sends_a_lot|must_look'
+words='expose|exposure|recall|lender|borrower|[Gg]atekeeper|[Rr]oom_?[Gg]iver|[Hh]ouse_?keep\w*|work_off\w*|sends_a_lot|must_look|lent|withdraw\w*'
 if [ -d prov/erdma ] && grep -rnIwE "$words" prov/erdma; then
   echo 'docs/architecture.md, Words, has the names to use'
   exit 1

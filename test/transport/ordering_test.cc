@@ -124,7 +124,7 @@ TEST(a_ticket_that_did_not_change_is_of_one_generation) {
 
 /// The owner revokes a remote key, and its application then fills the buffer anew.
 template <typename Owner, typename Reader>
-struct Withdrawal {
+struct Revocation {
   static constexpr size_t kThreads = 2;
   Atomic<uint16_t> revoked;
   Atomic<int> byte{1};
@@ -143,9 +143,9 @@ struct Withdrawal {
   bool wrong() const { return read == 2 && !seen; }
 };
 
-TEST(who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn) {
+TEST(who_reads_what_its_owner_has_back_sees_that_it_was_revoked) {
   uint64_t runs = 0;
-  ck_assert_uint_eq((Model::wrong_runs<Withdrawal<Order, Order>>(&runs)), 0);
+  ck_assert_uint_eq((Model::wrong_runs<Revocation<Order, Order>>(&runs)), 0);
   ck_assert_uint_gt(runs, 20);
 }
 
@@ -169,9 +169,9 @@ struct SequentialStore {
   bool wrong() const { return read == 2 && !seen; }
 };
 
-TEST(each_fence_of_a_withdrawal_is_needed) {
-  ck_assert_uint_gt((Model::wrong_runs<Withdrawal<NoOrder, Order>>()), 0);
-  ck_assert_uint_gt((Model::wrong_runs<Withdrawal<Order, NoOrder>>()), 0);
+TEST(each_fence_of_a_revocation_is_needed) {
+  ck_assert_uint_gt((Model::wrong_runs<Revocation<NoOrder, Order>>()), 0);
+  ck_assert_uint_gt((Model::wrong_runs<Revocation<Order, NoOrder>>()), 0);
   ck_assert_uint_gt(Model::wrong_runs<SequentialStore>(), 0);
 }
 

@@ -44,7 +44,7 @@ void BulkOut::revoke(const RemoteKey& remote_key) noexcept {
   x_long -= shared->length > PathChoice::kOneCopy;
   x_pool.release(*shared);
   if (!x_page) {
-    x_withdrawn[named.index] = named.generation;
+    x_revoked[named.index] = named.generation;
     return;
   }
   tell_before_reuse(x_page->revoked[named.index], named.generation);
@@ -70,9 +70,9 @@ void BulkOut::attach(void* shared) noexcept {
   x_memory = shared;
   x_page = &shared_page(shared);
   for (size_t i = 0; i < kMaxShared; ++i)
-    if (const uint16_t generation = x_withdrawn[i])
+    if (const uint16_t generation = x_revoked[i])
       tell_before_reuse(x_page->revoked[i], generation);
-  x_withdrawn.reset();
+  x_revoked.reset();
   publish_write_state();
 }
 

@@ -106,7 +106,7 @@ class BulkOut {
   uint32_t x_long = 0;  ///< of these, longer than PathChoice::kOneCopy
   SharedRegions* x_shared_regions = nullptr;
   /// As in BulkShared::revoked, for revocations before attach().
-  std::unique_ptr<uint16_t[]> x_withdrawn = std::make_unique<uint16_t[]>(kMaxShared);
+  std::unique_ptr<uint16_t[]> x_revoked = std::make_unique<uint16_t[]>(kMaxShared);
   Joined x_tickets[kTickets];
   WriteState x_told = WriteState::unknown;
   /// The receiver may sleep until it learns the write state: announcing it counts as a step.

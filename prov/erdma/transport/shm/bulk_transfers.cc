@@ -14,7 +14,7 @@ constexpr uint64_t kSenderWait = 200'000;  // ns
 /// So many pieces tell how fast this side copies.
 constexpr uint32_t kTimedPieces = 4;
 
-/// The sender has withdrawn: no later generation can help.
+/// The sender has revoked the memory, or broke the rules: no later generation can help.
 bool fatal(const Stop& stop) noexcept {
   return stop.error == ECANCELED || stop.error == EPROTO;
 }

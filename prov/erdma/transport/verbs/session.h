@@ -10,10 +10,11 @@ namespace erdma::transport::verbs {
 /// handshake. Operations that wait for the peer go on waiting only if both words are equal and not
 /// 0.
 ///
-///   0 --offer(), before `retire` or `retire_ok` leaves--> claim
-///   claim --withdraw(), the connection is used on--> 0
-///   claim --tell(), in a hello or welcome--> told: can't be withdrawn, as the peer may rely on it
-///   claim, told --end(), the waiting operations failed--> 0
+///   0 --propose(), before `retire` or `retire_ok` leaves--> claim
+///   claim --cancel(), the connection stays in use--> 0
+///   claim --commit(), in a hello or welcome--> committed: can't be cancelled, as the peer may rely
+///   on it
+///   claim, committed --end(), the waiting operations failed--> 0
 ///
 /// The connector's thread calls commit(); the polling thread calls everything else.
 class Session {
