@@ -29,10 +29,8 @@ AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds, U
     if (question.asked(process)) result.asked.insert(process.pid);
     if (question.answered(process)) result.answered.insert(process.pid);
     if (question.changed(process)) result.changed.insert(process.pid);
-    const BlockKind* const endpoints =
-        process.page.snapshot ? process.page.snapshot->kind("endpoint") : nullptr;
-    for (size_t i = 0; endpoints && i < endpoints->blocks.size(); ++i)
-      if (const Block& endpoint = endpoints->blocks[i]; question.answered(process, endpoint))
+    for (const Block& endpoint : process.blocks("endpoint"))
+      if (question.answered(process, endpoint))
         result.endpoints.emplace(process.pid, endpoint.index);
   }
   result.look = std::move(seen);

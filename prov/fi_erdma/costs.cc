@@ -8,11 +8,9 @@ namespace fi_erdma {
 namespace {
 
 std::string cost_of_refusals(const Snapshot& snapshot, const Block& endpoint) {
-  const BlockKind* const peers = snapshot.kind("peer");
-  if (!peers) return {};
   unsigned refused = 0, all = 0;
   uint64_t bytes = 0;
-  for (const Block& peer : peers->blocks) {
+  for (const Block& peer : snapshot.blocks("peer")) {
     if (peer.number("endpoint") != endpoint.index || peer.text("path") != "shm") continue;
     ++all;
     if (!peer.number("shm_cma_refusals").value_or(0)) continue;

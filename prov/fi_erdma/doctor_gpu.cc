@@ -40,10 +40,7 @@ Json try_cuda() {
 /// The GPU counters of the only endpoint of this process.
 void add_counters(Json& json) {
   const Process self = this_process();
-  const BlockKind* const endpoints =
-      self.page.snapshot ? self.page.snapshot->kind("endpoint") : nullptr;
-  if (!endpoints) return;
-  for (const Block& endpoint : endpoints->blocks)
+  for (const Block& endpoint : self.blocks("endpoint"))
     for (const char* const name : {"gpu_direct_bytes", "gpu_staged_bytes", "gpu_ipc_bytes"})
       if (const auto number = endpoint.number(name)) json[name] = *number;
 }

@@ -95,8 +95,7 @@ class Sizes {
 
 Json endpoints_to_json(const Snapshot& snapshot) {
   Json json = Json::array();
-  const BlockKind* const endpoints = snapshot.kind("endpoint");
-  for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>()) {
+  for (const Block& endpoint : snapshot.blocks("endpoint")) {
     Json one = Json::object();
     for (const char* const name : {"address", "device", "other_hosts", "this_host", "gpu_memory"})
       one[name] = endpoint.text(name);

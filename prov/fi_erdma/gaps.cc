@@ -42,7 +42,7 @@ std::vector<std::string> gaps_of(const Look& look) {
   std::vector<std::string> gaps = gaps_of_refused(look.refused);
   for (const Process& process : look.processes) {
     if (!process.page.snapshot) continue;
-    const Block* const shown = process.page.snapshot->process();
+    const Block* const shown = process.shown();
     add(gaps, std::to_string(process.pid),
         {shown ? shown->number("left_out").value_or(0) : 0, hidden_endpoints(process),
          process.page.snapshot->unsettled(), process.more_pages});
@@ -62,7 +62,7 @@ std::vector<std::string> gaps_of(const Json& process, const std::string& name) {
 }
 
 uint64_t hidden_endpoints(const Process& process) {
-  const Block* const shown = process.page.snapshot ? process.page.snapshot->process() : nullptr;
+  const Block* const shown = process.shown();
   return shown ? shown->number("hidden_endpoints").value_or(0) : 0;
 }
 

@@ -118,8 +118,7 @@ std::string text_of_lack(std::string_view word) {
 }
 
 bool polls_all_endpoints(const Process& process, const TwoLooks& looks) {
-  const BlockKind* const endpoints = process.page.snapshot->kind("endpoint");
-  return !endpoints || std::ranges::all_of(endpoints->blocks, [&](const Block& endpoint) {
+  return std::ranges::all_of(process.blocks("endpoint"), [&](const Block& endpoint) {
     return looks.calls(process, endpoint).value_or(true);
   });
 }
@@ -133,14 +132,11 @@ Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
     if (standing.matched && peer.text("matched_for") == "flush") return "flushes";
     return what == "connection" ? "lacks_connection" : what == "room" ? "lacks_room" : nullptr;
   };
-  const Snapshot& snapshot = *process.page.snapshot;
-  if (const BlockKind* const peers = snapshot.kind("peer"))
-    for (const Block& peer : peers->blocks)
-      if (const char* const word = lacks(peer, standing_of(process, "peer", peer, looks)))
-        return {word, text_of_lack(word)};
-  if (const BlockKind* const endpoints = snapshot.kind("endpoint"))
-    for (const Block& endpoint : endpoints->blocks)
-      waits |= standing_of(process, "endpoint", endpoint, looks).any_receives;
+  for (const Block& peer : process.blocks("peer"))
+    if (const char* const word = lacks(peer, standing_of(process, "peer", peer, looks)))
+      return {word, text_of_lack(word)};
+  for (const Block& endpoint : process.blocks("endpoint"))
+    waits |= standing_of(process, "endpoint", endpoint, looks).any_receives;
   if (waits) return {"unmatched", "polls, and nothing matches what it waits for"};
   if (hidden_endpoints(process))
     return {"unknown", "calls libfabric, and waits for nothing in the endpoints that are shown"};
@@ -198,18 +194,17 @@ Verdict verdict_on(const Process& process, const TwoLooks& looks) {
 }
 
 void add_standing(Json& json, const Process& process, const TwoLooks& looks) {
-  const Snapshot& snapshot = *process.page.snapshot;
-  const BlockKind* const peers = snapshot.kind("peer");
-  for (size_t i = 0; peers && i < peers->blocks.size(); ++i) {
-    const Standing standing = standing_of(process, "peer", peers->blocks[i], looks);
+  const std::span<const Block> peers = process.blocks("peer");
+  for (size_t i = 0; i < peers.size(); ++i) {
+    const Standing standing = standing_of(process, "peer", peers[i], looks);
     json["peers"][i]["stands"] = {
         {"sends", standing.sends}, {"receives", standing.receives}, {"matched", standing.matched}};
   }
-  const BlockKind* const endpoints = snapshot.kind("endpoint");
-  for (size_t i = 0; endpoints && i < endpoints->blocks.size(); ++i) {
-    const Standing standing = standing_of(process, "endpoint", endpoints->blocks[i], looks);
+  const std::span<const Block> endpoints = process.blocks("endpoint");
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    const Standing standing = standing_of(process, "endpoint", endpoints[i], looks);
     json["endpoints"][i]["stands"] = {{"any_receives", standing.any_receives}};
-    if (const auto calls = looks.calls(process, endpoints->blocks[i]))
+    if (const auto calls = looks.calls(process, endpoints[i]))
       json["endpoints"][i]["calls"] = *calls;
   }
 }
@@ -222,7 +217,7 @@ Json to_json(const Process& process, const TwoLooks& looks, bool tags) {
   json["host"] = host_name();
   const auto calls = looks.calls(process);
   json["calls"] = calls ? Json(*calls) : Json();
-  if (process.page.snapshot) add_standing(json, process, looks);
+  add_standing(json, process, looks);
   return json;
 }
 

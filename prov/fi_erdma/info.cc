@@ -30,8 +30,7 @@ Json try_here() {
       json["page"] = self.page.fault;
       return;
     }
-    if (const Block* const shown = self.page.snapshot->process())
-      json["provider_version"] = shown->text("provider");
+    if (const Block* const shown = self.shown()) json["provider_version"] = shown->text("provider");
     for (Json& endpoint : endpoints_to_json(*self.page.snapshot))
       json["endpoints"].push_back(std::move(endpoint));
   });
@@ -96,7 +95,7 @@ int info_of(const Request& request) {
   int status = 0;
   for (const Process& process : processes(request.pids)) {
     Json one = {{"pid", process.pid}};
-    const Block* const shown = process.page.snapshot ? process.page.snapshot->process() : nullptr;
+    const Block* const shown = process.shown();
     for (const char* const name : {"rank", "ranks"})
       if (const auto number = shown ? shown->number(name) : std::nullopt) one[name] = *number;
     for (const char* const name : {"command", "job", "provider", "libfabric"})

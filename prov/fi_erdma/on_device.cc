@@ -1,15 +1,9 @@
 #include "fi_erdma/on_device.h"
 
-#include <algorithm>
 #include <set>
 
 namespace fi_erdma {
 namespace {
-
-BlockKind* find(Snapshot& snapshot, std::string_view name) {
-  const auto found = std::ranges::find(snapshot.kinds, name, &BlockKind::name);
-  return found == snapshot.kinds.end() ? nullptr : &*found;
-}
 
 /// Fields of endpoints in the block of the process are those of its closed endpoints.
 void forget_closed(BlockKind& processes, const BlockKind& endpoints) {
@@ -22,17 +16,17 @@ void forget_closed(BlockKind& processes, const BlockKind& endpoints) {
 
 /// Whether an endpoint is left.
 bool leave_device(Snapshot& snapshot, std::string_view device) {
-  BlockKind* const endpoints = find(snapshot, "endpoint");
+  BlockKind* const endpoints = snapshot.kind("endpoint");
   if (!endpoints) return false;
   std::erase_if(endpoints->blocks,
                 [&](const Block& endpoint) { return endpoint.text("device") != device; });
   std::set<uint64_t> left;
   for (const Block& endpoint : endpoints->blocks) left.insert(endpoint.index);
-  if (BlockKind* const peers = find(snapshot, "peer"))
+  if (BlockKind* const peers = snapshot.kind("peer"))
     std::erase_if(peers->blocks, [&](const Block& peer) {
       return !left.contains(peer.number("endpoint").value_or(UINT64_MAX));
     });
-  if (BlockKind* const processes = find(snapshot, "process")) forget_closed(*processes, *endpoints);
+  if (BlockKind* const processes = snapshot.kind("process")) forget_closed(*processes, *endpoints);
   return !left.empty();
 }
 

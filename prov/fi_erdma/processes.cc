@@ -77,9 +77,8 @@ bool leads_to_page(const std::string& path) {
 /// Adds the counters of its peers to those of an endpoint.
 void add_peers(Snapshot& snapshot) {
   const BlockKind* const peers = snapshot.kind("peer");
-  const auto is_endpoint = [](const BlockKind& kind) { return kind.name == "endpoint"; };
-  const auto endpoints = std::ranges::find_if(snapshot.kinds, is_endpoint);
-  if (!peers || endpoints == snapshot.kinds.end()) return;
+  BlockKind* const endpoints = snapshot.kind("endpoint");
+  if (!peers || !endpoints) return;
   std::map<uint64_t, Block*> by_index;
   for (Block& endpoint : endpoints->blocks) by_index[endpoint.index] = &endpoint;
   for (const Block& peer : peers->blocks) {
@@ -230,6 +229,14 @@ Found look_at(pid_t pid, size_t& cost_left) {
 }
 
 }  // namespace
+
+std::span<const Block> Process::blocks(std::string_view kind) const {
+  return page.snapshot ? page.snapshot->blocks(kind) : std::span<const Block>();
+}
+
+const Block* Process::shown() const {
+  return page.snapshot ? page.snapshot->process() : nullptr;
+}
 
 std::vector<Process> processes(unsigned* refused) {
   std::vector<Process> found;

@@ -20,6 +20,11 @@ struct Process {
   ReadResult page;
   double processor_seconds = 0;  ///< processor time of all its threads so far
   unsigned more_pages = 0;       ///< further pages, of other copies of the provider in the process
+
+  /// The blocks of a kind in its page; none without a page.
+  std::span<const Block> blocks(std::string_view kind) const;
+  /// The block of the process itself; null if it shows none.
+  const Block* shown() const;
 };
 
 /// Roughly the bytes that all snapshots of one look may keep. Further pages get a fault instead.

@@ -33,7 +33,7 @@ std::string quoted(const std::string& text) {
 
 std::string labels_of(const Process& process) {
   std::string labels = fmt::format("pid=\"{}\"", process.pid);
-  const Block* const shown = process.page.snapshot->process();
+  const Block* const shown = process.shown();
   if (!shown) return labels;
   if (const auto rank = shown->number("rank")) labels += fmt::format(",rank=\"{}\"", *rank);
   for (const char* const name : {"job", "command"})
@@ -49,11 +49,6 @@ std::string labels_of(const Process& process, const Block& endpoint) {
 
 std::string head(std::string_view name, std::string_view type, std::string_view help) {
   return fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
-}
-
-std::span<const Block> blocks_of(const Snapshot& snapshot, std::string_view name) {
-  const BlockKind* const kind = snapshot.kind(name);
-  return kind ? std::span<const Block>(kind->blocks) : std::span<const Block>();
 }
 
 /// Calls `row` with each process that has a page.
@@ -133,8 +128,7 @@ std::string copies_by_reason(const Look& look) {
         reasons[code] += found->second;
     // The process counts those of its closed endpoints itself.
     if (const auto closed = reasons.find("W401"); closed != reasons.end())
-      for (const Block& peer : blocks_of(*process.page.snapshot, "peer"))
-        closed->second += refused_bytes(peer);
+      for (const Block& peer : process.blocks("peer")) closed->second += refused_bytes(peer);
     for (const auto& [code, bytes] : reasons)
       text += fmt::format("erdma_copied_bytes_total{{{},reason=\"{}\"}} {}\n", labels_of(process),
                           code, bytes);
@@ -148,7 +142,7 @@ class Waiting {
   Waiting(const Snapshot& snapshot, const Block& endpoint) {
     add("receive", endpoint, "any_receives");
     stand("message", endpoint, "any_receive_waited");
-    for (const Block& peer : blocks_of(snapshot, "peer"))
+    for (const Block& peer : snapshot.blocks("peer"))
       if (peer.number("endpoint") == endpoint.index) add_peer(peer);
   }
 
@@ -250,7 +244,7 @@ std::string waiting_text(const AskedLook& asked) {
     // An endpoint that is not shown cannot answer.
     if (called || !hidden_endpoints(process))
       calls += fmt::format("erdma_calls_libfabric{{{}}} {:d}\n", labels_of(process), called);
-    for (const Block& endpoint : blocks_of(*process.page.snapshot, "endpoint")) {
+    for (const Block& endpoint : process.blocks("endpoint")) {
       // An endpoint that is not enabled has no address yet. The collector of node_exporter refuses
       // a file in which two rows have the same labels.
       const std::string labels = labels_of(process, endpoint);

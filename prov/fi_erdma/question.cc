@@ -13,12 +13,6 @@
 namespace fi_erdma {
 namespace {
 
-std::span<const Block> endpoints_of(const Process& process) {
-  const BlockKind* const endpoints =
-      process.page.snapshot ? process.page.snapshot->kind("endpoint") : nullptr;
-  return endpoints ? std::span<const Block>(endpoints->blocks) : std::span<const Block>();
-}
-
 bool all_read(const Process& process) {
   const auto read = [&](std::string_view name) {
     const BlockKind* const kind =
@@ -57,7 +51,7 @@ bool is_pipe_without_name(const struct statx& status) {
 /// page may name any descriptor, and the process may replace the file meanwhile, so the very file
 /// that was checked is opened. Returns -1 if there is no such pipe. Never blocks.
 int open_pipe(const Process& process) {
-  const Block* const shown = process.page.snapshot ? process.page.snapshot->process() : nullptr;
+  const Block* const shown = process.shown();
   const auto number = shown ? shown->number("question_fd") : std::nullopt;
   const auto inode = shown ? shown->number("question_inode") : std::nullopt;
   if (!number || !inode) return -1;
@@ -96,7 +90,7 @@ Question::Question(std::span<const Process> processes) {
     if (pipe < 0) continue;
     Asked& asked = x_asked.emplace_back(
         Asked{process.pid, pipe, {}, process.page.snapshot->sequence, all_read(process)});
-    for (const Block& endpoint : endpoints_of(process))
+    for (const Block& endpoint : process.blocks("endpoint"))
       asked.answers[key_of(endpoint)] = endpoint.number("answers").value_or(0);
     put(pipe);
   }
@@ -133,7 +127,7 @@ bool Question::answered(const Asked& asked, const Block& endpoint) {
 }
 
 bool Question::answered(const Asked& asked, const Process& now) {
-  return std::ranges::any_of(endpoints_of(now),
+  return std::ranges::any_of(now.blocks("endpoint"),
                              [&](const Block& endpoint) { return answered(asked, endpoint); });
 }
 
@@ -142,7 +136,7 @@ bool Question::changed(const Process& now) const {
   const Asked* const asked = find(now);
   if (!asked || answered(*asked, now)) return false;
   if (!asked->all_known || !all_read(now)) return true;
-  const std::span<const Block> endpoints = endpoints_of(now);
+  const std::span<const Block> endpoints = now.blocks("endpoint");
   return now.page.snapshot->sequence != asked->sequence ||
          endpoints.size() != asked->answers.size() ||
          std::ranges::any_of(endpoints, [&](const Block& endpoint) {
@@ -163,7 +157,7 @@ bool Question::answered(const Process& now, const Block& endpoint) const {
 bool Question::fully_answered(std::span<const Process> now) const {
   return answered(now) && std::ranges::all_of(now, [&](const Process& process) {
            return !asked(process) ||
-                  std::ranges::all_of(endpoints_of(process), [&](const Block& endpoint) {
+                  std::ranges::all_of(process.blocks("endpoint"), [&](const Block& endpoint) {
                     return answered(process, endpoint);
                   });
          });

@@ -6,7 +6,7 @@ namespace fi_erdma {
 namespace {
 
 std::optional<uint64_t> started(const Process& process) {
-  const Block* const shown = process.page.snapshot ? process.page.snapshot->process() : nullptr;
+  const Block* const shown = process.shown();
   return shown ? shown->number("started") : std::nullopt;
 }
 
@@ -84,21 +84,20 @@ Rates::Pair Rates::of_open(const Process& process) const {
   const auto add = [](std::optional<double>& to, std::optional<double> more) {
     if (more) to = to.value_or(0) + *more;
   };
-  if (const BlockKind* const endpoints = process.page.snapshot->kind("endpoint"))
-    for (const Block& endpoint : endpoints->blocks)
-      for (const Path& path : paths()) {
-        if (path.part) continue;
-        const Pair rate = of(process, endpoint, path);
-        add(sum.sent, rate.sent);
-        add(sum.received, rate.received);
-      }
+  for (const Block& endpoint : process.blocks("endpoint"))
+    for (const Path& path : paths()) {
+      if (path.part) continue;
+      const Pair rate = of(process, endpoint, path);
+      add(sum.sent, rate.sent);
+      add(sum.received, rate.received);
+    }
   return sum;
 }
 
 Rates::Pair Rates::of(const Process& process) const {
   const Process* const other = before(process);
   if (!other || !is_whole(process)) return {};
-  const Block* const closed = process.page.snapshot->process();
+  const Block* const closed = process.shown();
   if (closed && !all_bytes_of(*closed).sent) return of_open(process);
   const Bytes from = all_bytes_of(*other->page.snapshot);
   const Bytes to = all_bytes_of(*process.page.snapshot);

@@ -301,14 +301,19 @@ const BlockKind* Snapshot::kind(std::string_view name) const {
   return found == kinds.end() ? nullptr : &*found;
 }
 
+std::span<const Block> Snapshot::blocks(std::string_view name) const {
+  const BlockKind* const found = kind(name);
+  return found ? std::span<const Block>(found->blocks) : std::span<const Block>();
+}
+
 const Block* BlockKind::block(uint32_t index) const {
   const auto found = std::ranges::lower_bound(blocks, index, {}, &Block::index);
   return found == blocks.end() || found->index != index ? nullptr : &*found;
 }
 
 const Block* Snapshot::process() const {
-  const BlockKind* const found = kind("process");
-  return found && !found->blocks.empty() ? &found->blocks.front() : nullptr;
+  const std::span<const Block> found = blocks("process");
+  return found.empty() ? nullptr : &found.front();
 }
 
 unsigned Snapshot::unsettled() const {

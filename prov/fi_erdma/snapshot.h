@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fi_erdma/named.h"
@@ -51,6 +52,11 @@ struct Snapshot {
   uint32_t sequence = 0;  ///< of the block of the process: another one since an endpoint was closed
 
   const BlockKind* kind(std::string_view name) const;
+  BlockKind* kind(std::string_view name) {
+    return const_cast<BlockKind*>(std::as_const(*this).kind(name));
+  }
+  /// The blocks of a kind; none if the page does not have it.
+  std::span<const Block> blocks(std::string_view kind) const;
   /// The block of the process itself; null if there is none.
   const Block* process() const;
   /// Number of blocks of all kinds that could not be read consistently.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -41,9 +42,8 @@ using PeersOf = std::unordered_map<uint64_t, std::vector<const Block*>>;
 
 PeersOf peers_of(const Snapshot& snapshot) {
   PeersOf found;
-  if (const BlockKind* const peers = snapshot.kind("peer"))
-    for (const Block& peer : peers->blocks)
-      if (const auto endpoint = peer.number("endpoint")) found[*endpoint].push_back(&peer);
+  for (const Block& peer : snapshot.blocks("peer"))
+    if (const auto endpoint = peer.number("endpoint")) found[*endpoint].push_back(&peer);
   return found;
 }
 
@@ -90,12 +90,9 @@ bool any_page(const Look& now) {
 /// The rank of each endpoint of this host, by its address.
 std::map<std::string, std::string> ranks_of(const Look& now) {
   std::map<std::string, std::string> ranks;
-  for (const Process& process : now.processes) {
-    const Snapshot* const snapshot = process.page.snapshot ? &*process.page.snapshot : nullptr;
-    const BlockKind* const endpoints = snapshot ? snapshot->kind("endpoint") : nullptr;
-    for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>())
-      ranks[endpoint.text("address")] = number_or_dash(snapshot->process(), "rank");
-  }
+  for (const Process& process : now.processes)
+    for (const Block& endpoint : process.blocks("endpoint"))
+      ranks[endpoint.text("address")] = number_or_dash(process.shown(), "rank");
   return ranks;
 }
 
@@ -145,9 +142,9 @@ void StatTable::print_by_path(const Look& now, const Rates& rates) const {
                  command_of(shown), age_of(shown), address, at, ways);
     };
     PeersOf peers = peers_of(snapshot);
-    const BlockKind* const endpoints = snapshot.kind("endpoint");
-    if (!endpoints || endpoints->blocks.empty()) row("-", "-", "-");
-    for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>()) {
+    const std::span<const Block> endpoints = snapshot.blocks("endpoint");
+    if (endpoints.empty()) row("-", "-", "-");
+    for (const Block& endpoint : endpoints) {
       const bool enabled = endpoint.number("enabled").value_or(1) != 0;
       row(enabled ? text_or_dash(endpoint.text("address")) : "not enabled",
           text_or_dash(endpoint.text("device")), ways_of(peers[endpoint.index]));
@@ -165,7 +162,7 @@ void StatTable::print_by_rank(const Look& now, const Rates& rates) const {
       print_fault(process);
       continue;
     }
-    const Block* const shown = process.page.snapshot->process();
+    const Block* const shown = process.shown();
     const Bytes bytes = all_bytes_of(*process.page.snapshot);
     const Rates::Pair rate = rates.of(process);
     fmt::print(kRankRow, process.pid, number_or_dash(shown, "rank"), state_text(process),
@@ -176,12 +173,11 @@ void StatTable::print_by_rank(const Look& now, const Rates& rates) const {
 
 void StatTable::print_peers(const Process& process, const Look& now, const Rates& rates) const {
   const auto ranks = ranks_of(now);
-  const BlockKind* const peers = process.page.snapshot->kind("peer");
-  for (const Block& peer : peers ? peers->blocks : std::vector<Block>()) {
+  for (const Block& peer : process.blocks("peer")) {
     const Bytes bytes = all_bytes_of(peer);
     const Rates::Pair rate = rates.of_peer(process, peer);
     const auto rank = ranks.find(peer.text("address"));
-    fmt::print(kPeerRow, process.pid, number_or_dash(process.page.snapshot->process(), "rank"),
+    fmt::print(kPeerRow, process.pid, number_or_dash(process.shown(), "rank"),
                text_or_dash(peer.text("address")), rank == ranks.end() ? "-" : rank->second,
                text_or_dash(peer.text("path")),
                answered.contains(process.pid) ? text_or_dash(peer.text("link")) : "-",

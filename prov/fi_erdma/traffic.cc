@@ -53,8 +53,7 @@ Bytes bytes_of(const Snapshot& snapshot, const Path& path) {
     add(sum.received, bytes.received);
   };
   if (const Block* const process = snapshot.process()) count(*process);
-  if (const BlockKind* const endpoints = snapshot.kind("endpoint"))
-    for (const Block& endpoint : endpoints->blocks) count(endpoint);
+  for (const Block& endpoint : snapshot.blocks("endpoint")) count(endpoint);
   return sum;
 }
 
