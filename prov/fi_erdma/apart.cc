@@ -43,11 +43,6 @@ const Paper* g_result = nullptr;  ///< where a child writes its result
 class Child {
  public:
   explicit Child(pid_t pid) : x_pid(pid), x_fd(int(syscall(SYS_pidfd_open, pid, 0))) {}
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (x_fd >= 0) close(x_fd);
-  }
 
   /// Empty if the child ended by itself with status 0.
   std::string fault(int longest_seconds) {
@@ -66,7 +61,7 @@ class Child {
       const pid_t ended = waitpid(x_pid, &x_status, WNOHANG);
       x_unknown = ended < 0 && errno != EINTR ? errno : 0;
       if (ended == x_pid || x_unknown) return true;
-      pollfd end{x_fd, POLLIN, 0};
+      pollfd end{x_fd.get(), POLLIN, 0};
       poll(&end, 1, 1000 / kLooksPerSecond);
     }
     return false;
@@ -79,7 +74,7 @@ class Child {
   }
 
   const pid_t x_pid;
-  const int x_fd;  ///< -1 if the kernel has no pidfd
+  const Descriptor x_fd;  ///< none if the kernel has no pidfd
   int x_status = 0;
   int x_unknown = 0;  ///< errno if the status is not known
 };
@@ -87,7 +82,7 @@ class Child {
 }  // namespace
 
 void end_trial(const Json& result) {
-  g_result->write(result.dump(-1, ' ', false, Json::error_handler_t::replace));
+  g_result->write(one_line(result));
   std::fflush(nullptr);
   _exit(0);
 }
@@ -103,8 +98,8 @@ Outcome try_apart(const Variables& variables, const std::function<Json()>& work,
   Outcome outcome{child.fault(longest_seconds), nullptr, {}};
   outcome.said = said.lines();
   if (!outcome.fault.empty()) return outcome;
-  outcome.result = Json::parse(result.read(), nullptr, false);
-  if (!outcome.result.is_object()) outcome.fault = "it told nothing", outcome.result = nullptr;
+  outcome.result = object_in(result.read());
+  if (outcome.result.is_null()) outcome.fault = "it told nothing";
   return outcome;
 }
 

@@ -39,7 +39,7 @@ int timed_rounds(size_t size) {
 struct Seen {
   /// Called as soon as a result is known, so that it is not lost however this process ends.
   void tell() const {
-    if (paper) paper->write(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (paper) paper->write(one_line(json));
   }
 
   Json json;           ///< the document so far
@@ -134,8 +134,8 @@ int run(const BenchOptions& options, Seen& seen) {
 }
 
 Json told_on(const Paper& paper, const Json& otherwise) {
-  const Json json = Json::parse(paper.read(), nullptr, false);
-  return json.is_object() ? json : otherwise;
+  const Json json = object_in(paper.read());
+  return json.is_null() ? otherwise : json;
 }
 
 /// Prints the document, also if the measurement ended early or was killed.

@@ -105,6 +105,15 @@ void print(const Json& json) {
   std::puts(text.c_str());
 }
 
+std::string one_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json object_in(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json();
+}
+
 void for_each_document(std::string_view name, const char* array,
                        const std::function<void(Json&)>& take) {
   const std::string schema = "fi_erdma." + std::string(name) + "/1";

@@ -25,6 +25,10 @@ void add_rates(Json& json, const Process& process, const Rates& rates);
 /// An empty document of a subcommand: {"schema": "fi_erdma.NAME/1", "time": ..., ...}.
 Json document(std::string_view name);
 void print(const Json& json);
+/// The text of a document on one line.
+std::string one_line(const Json& json);
+/// The object that a text holds; null if it holds anything else.
+Json object_in(const std::string& text);
 
 /// Reads concatenated documents from standard input and calls `take` with each. Throws
 /// std::runtime_error if a document does not have this schema and an array of that name, or if
