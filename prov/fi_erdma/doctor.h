@@ -1,7 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -55,6 +56,11 @@ struct Offer {
   std::vector<std::string> devices;  ///< names of the NICs
 };
 
+/// What trials that exchange bytes have in common.
+inline constexpr size_t kLongBytes = size_t(1) << 20;  ///< a long message, bytes
+inline constexpr int kTrialRounds = 2;                 ///< rounds of each size that are compared
+inline constexpr int kTimedRounds = 8;                 ///< timed rounds of long messages
+
 /// Checks libfabric, the provider, and the environment variables.
 Offer check_library(Report& report);
 /// Exchanges bytes between two endpoints, inside the host and through each NIC. Returns what
@@ -95,16 +101,28 @@ int serve_peer(const pair::Options& options);
 /// differences. Returns the worst status of all hosts.
 int compare_documents();
 
-/// Whether a list of names, separated by commas, excludes one. A ^ before the list means all names
-/// except these. An empty list excludes none.
+/// Whether a list of names, separated by commas, has this one.
+bool lists(const std::string& list, const std::string& name);
+/// Whether such a list excludes one. A ^ before the list means all names except these. An empty
+/// list excludes none.
 bool leaves_out(const std::string& list, const std::string& name);
 /// Returns `more` and the lines that the provider wrote.
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
-/// Whether a variable of the environment is "off".
-inline bool is_switched_off(const char* variable) {
-  const char* const value = std::getenv(variable);
-  return value && !std::strcmp(value, "off");
+/// A variable of the environment; empty if it is not set.
+inline std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
 }
+
+/// Whether a variable of the environment is "off".
+inline bool is_switched_off(const char* name) {
+  return variable(name) == "off";
+}
+
+/// The first line of a file; empty if there is none.
+std::string first_line(const std::string& path);
+/// The inode number of a namespace, with which the kernel names it; 0 if this process may not look.
+uint64_t namespace_of(const char* process, const char* kind);
 /// Adds the variables that make the provider log everything, including what it refuses.
 Variables telling(Variables variables);
 /// "erdma_0 (eth1, MTU 1500)", if `place` has an "interface" and its "mtu". `place` may come from

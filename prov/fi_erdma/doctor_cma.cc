@@ -24,8 +24,7 @@ namespace {
 enum class Kin { parent, sibling, stranger };
 
 std::string policy() {
-  const char* const value = getenv("FI_ERDMA_PTRACER");
-  return value ? value : "";
+  return variable("FI_ERDMA_PTRACER");
 }
 
 /// The mode of seccomp as the kernel shows it: "2" if a filter is active, as in most containers.
@@ -40,10 +39,7 @@ std::string seccomp_mode() {
 
 /// Empty if this kernel has no Yama.
 std::string ptrace_scope() {
-  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
-  std::string scope;
-  std::getline(file, scope);
-  return scope;
+  return first_line("/proc/sys/kernel/yama/ptrace_scope");
 }
 
 constexpr char kBefore[] = "before", kAfter[] = "after!";

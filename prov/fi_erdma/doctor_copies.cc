@@ -16,23 +16,20 @@ using pair::Channel;
 using pair::Exchange;
 using pair::Side;
 
-constexpr size_t kLong = size_t(1) << 20;
-constexpr int kTimedRounds = 8;
-
 /// Exchanges long messages and RMA between two processes of this host. Returns {"messages",
 /// "writes"}, in bytes per second each way, and {"cma"}, the bytes that CMA moved.
 Json exchange_inside(double longest_seconds) {
   pair::Options options;
   options.provider = "erdma";
   options.limit_s = longest_seconds;
-  options.sizes = {kLong};
+  options.sizes = {kLongBytes};
   return run_two_sides("copies", options, [&](Side side, Channel& channel) {
     Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
     Json json;
     for (const auto& [name, kind] :
          {std::pair("messages", Exchange::Kind::message), {"writes", Exchange::Kind::write}}) {
-      exchange.compared(kind, kLong, 1);
-      json[name] = exchange.speed(kind, kLong, kTimedRounds);
+      exchange.compared(kind, kLongBytes, 1);
+      json[name] = exchange.speed(kind, kLongBytes, kTimedRounds);
     }
     exchange.barrier();
     json["cma"] = bytes_of_both(channel, exchange.drive()).cma();

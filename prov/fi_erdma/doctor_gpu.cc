@@ -19,10 +19,6 @@ using pair::Channel;
 using pair::Exchange;
 using pair::Side;
 
-constexpr size_t kLong = size_t(1) << 20;
-constexpr int kRounds = 2;       ///< rounds of each size that are compared
-constexpr int kTimedRounds = 8;  ///< timed rounds of long messages
-
 /// The functions of the CUDA driver. Without them there is nothing to try.
 Json try_cuda() {
   void* const cuda = dlopen("libcuda.so.1", RTLD_NOW);
@@ -51,12 +47,12 @@ Json exchange_of_gpu() {
   options.provider = "erdma";
   options.memory = "cuda";
   options.limit_s = 20;
-  options.sizes = {8, 4096, kLong};
+  options.sizes = {8, 4096, kLongBytes};
   return run_two_sides("messages of a GPU", options, [&](Side side, Channel& channel) {
     Exchange exchange(options, side, channel, FI_TAGGED);
     for (const size_t size : options.sizes)
-      exchange.compared(Exchange::Kind::message, size, kRounds);
-    Json json = {{"speed", exchange.speed(Exchange::Kind::message, kLong, kTimedRounds)}};
+      exchange.compared(Exchange::Kind::message, size, kTrialRounds);
+    Json json = {{"speed", exchange.speed(Exchange::Kind::message, kLongBytes, kTimedRounds)}};
     exchange.barrier();
     add_counters(json);
     return json;
@@ -73,9 +69,9 @@ void check_gpu_bytes(Report& report, const std::string& where, Variables variabl
   const auto counted = [&](const char* name) { return number_of(outcome.result, name, 0); };
   if (!outcome.result.contains("gpu_direct_bytes"))
     report.ok(moved + ", which way is not known");
-  else if (counted("gpu_direct_bytes") >= kLong)
+  else if (counted("gpu_direct_bytes") >= kLongBytes)
     report.ok(moved + ", by GPUDirect");
-  else if (counted("gpu_ipc_bytes") >= kLong)
+  else if (counted("gpu_ipc_bytes") >= kLongBytes)
     report.ok(moved + ", by CUDA IPC");
   else
     report.slower("W602", moved + ", copied through host memory", outcome.said);
@@ -109,8 +105,7 @@ void check_gpu(Report& report, const Offer& offer) {
   const int gpus = outcome.result.value("gpus", 0);
   report.ok(fmt::format("{} GPUs", gpus));
   if (!gpus || !offer.any) return;
-  const char* const shm = getenv("FI_ERDMA_SHM");
-  if (!shm || std::string(shm) != "off")
+  if (!is_switched_off("FI_ERDMA_SHM"))
     check_gpu_bytes(report, "inside this host", {{"FI_ERDMA_DEVICE", "shm"}});
   for (const std::string& device : offer.devices) {
     check_gpu_bytes(report, device, {{"FI_ERDMA_DEVICE", device}, {"FI_ERDMA_SHM", "off"}});

@@ -42,18 +42,8 @@ Json look_around() {
 }
 
 void check_variables(Report& report, const Json& unknown) {
-  for (const Json& variable : unknown)
-    report.broken("E105",
-                  variable["name"].get<std::string>() + " does not exist in this version" +
-                      (variable["meant"].is_null()
-                           ? ""
-                           : ". Did you mean " + variable["meant"].get<std::string>() + "?"),
-                  {"man 7 fi_erdma lists them"});
-}
-
-std::string variable(const char* name) {
-  const char* const value = getenv(name);
-  return value ? value : "";
+  for (const Json& one : unknown)
+    report.broken("E105", unknown_text(one), {"man 7 fi_erdma lists them"});
 }
 
 /// Empty if the trial could not read its own page.

@@ -44,11 +44,14 @@ std::string value_of(const std::string& parameter) {
 
 }  // namespace
 
+bool lists(const std::string& list, const std::string& name) {
+  return ("," + list + ",").find("," + name + ",") != list.npos;
+}
+
 bool leaves_out(const std::string& list, const std::string& name) {
   if (list.empty()) return false;
-  const bool names_it =
-      ("," + list.substr(list[0] == '^') + ",").find("," + name + ",") != list.npos;
-  return (list[0] == '^') == names_it;
+  const bool all_but = list[0] == '^';
+  return all_but == lists(list.substr(all_but), name);
 }
 
 void check_openmpi(Report& report) {

@@ -1,9 +1,7 @@
 #include <fmt/core.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <string>
 
 #include "fi_erdma/doctor.h"
@@ -22,10 +20,6 @@ using pair::Exchange;
 using pair::PathBytes;
 using pair::Side;
 
-constexpr size_t kLong = size_t(1) << 20;
-constexpr int kRounds = 2;  ///< rounds of each size that are compared
-constexpr int kTimedRounds = 8;
-
 /// Each trial runs in a process of its own on both sides, so that a failed trial does not end the
 /// others.
 struct Trial {
@@ -37,34 +31,15 @@ constexpr Trial kTrials[] = {{"messages", Exchange::Kind::message, "E209"},
                              {"RMA writes", Exchange::Kind::write, "E210"},
                              {"RMA reads", Exchange::Kind::read, "E211"}};
 
-/// Whether both sides run on the same kernel, in any containers.
-std::string kernel_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
-/// Processes find each other's shared memory through their network namespace.
-uint64_t network_id() {
-  struct stat status {};
-  return stat("/proc/self/ns/net", &status) ? 0 : status.st_ino;
-}
-
-/// The data that each side sends to the other about itself.
+/// The data that each side sends to the other about itself: the kernel, which any containers share,
+/// and the network namespace, through which processes find each other's shared memory.
 Json place_of(const pair::Endpoint& endpoint) {
-  Json json = {{"kernel", kernel_id()},
-               {"network", network_id()},
+  Json json = {{"kernel", first_line("/proc/sys/kernel/random/boot_id")},
+               {"network", namespace_of("self", "net")},
                {"device", endpoint.info().domain_attr->name}};
   if (const auto interface = interface_of(endpoint.name()))
     json["interface"] = interface->name, json["mtu"] = interface->mtu;
   return json;
-}
-
-/// Data of the other side, which may hold anything.
-Json place_told(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false);
-  return json.is_object() ? json : Json::object();
 }
 
 /// The name of the task, which both sides compare: they must run the same trial.
@@ -77,12 +52,12 @@ void try_with_peer(pair::Options options, const Trial& trial, Side side, Channel
                    Json& json) {
   // The waits of a trial must end before the other side gives up waiting for the next trial.
   options.limit_s /= 3;
-  options.sizes = {8, 4096, 65536, kLong};
+  options.sizes = {8, 4096, 65536, kLongBytes};
   Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
   json["here"] = place_of(exchange.endpoint());
-  json["there"] = place_told(channel.swap(json["here"].dump(), exchange.drive()));
-  for (const size_t size : options.sizes) exchange.compared(trial.kind, size, kRounds);
-  json["speed"] = exchange.speed(trial.kind, kLong, kTimedRounds);
+  json["there"] = object_in(channel.swap(json["here"].dump(), exchange.drive()));
+  for (const size_t size : options.sizes) exchange.compared(trial.kind, size, kTrialRounds);
+  json["speed"] = exchange.speed(trial.kind, kLongBytes, kTimedRounds);
   exchange.barrier();
   const PathBytes bytes = bytes_of_both(channel, exchange.drive());
   json["ways"] = bytes.ways();
@@ -161,7 +136,7 @@ void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
                                         : "only one network namespace of a host has shared memory "
                                           "(hostNetwork: true)"},
                   outcome));
-  else if (number_of(result, "copied", 0) >= kLong)
+  else if (number_of(result, "copied", 0) >= kLongBytes)
     report.slower(
         "W203", text + ", but long ones are copied",
         with_said({"a lower layer must permit zero copy: see the line of erdma"}, outcome));

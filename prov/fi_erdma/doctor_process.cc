@@ -28,20 +28,6 @@
 namespace fi_erdma {
 namespace {
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-/// The inode number of a namespace, with which the kernel names it; 0 if this process may not look.
-uint64_t namespace_of(const char* process, const char* kind) {
-  struct stat status {};
-  const std::string path = std::string("/proc/") + process + "/ns/" + kind;
-  return stat(path.c_str(), &status) ? 0 : status.st_ino;
-}
-
 /// Whether the number of the host's network namespace is fixed, too. Linux has fixed it since the
 /// version that also gives handles of namespaces, and a kernel can be asked for a handle.
 bool has_fixed_network() {
@@ -158,9 +144,7 @@ bool is_meant(const std::string& folder, const std::string& device, const Offer&
   std::error_code error;
   const auto driver = std::filesystem::read_symlink(folder + "/device/driver", error).filename();
   if (driver == "erdma" || (driver.empty() && device.starts_with("erdma"))) return true;
-  const char* const wanted = getenv("FI_ERDMA_DEVICE");
-  return (wanted &&
-          ("," + std::string(wanted) + ",").find("," + device + ",") != std::string::npos) ||
+  return lists(variable("FI_ERDMA_DEVICE"), device) ||
          std::ranges::find(offer.devices, device) != offer.devices.end();
 }
 
@@ -191,6 +175,19 @@ void check_device(Report& report, const std::string& folder, const std::string& 
 
 }  // namespace
 
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+uint64_t namespace_of(const char* process, const char* kind) {
+  struct stat status {};
+  const std::string path = std::string("/proc/") + process + "/ns/" + kind;
+  return stat(path.c_str(), &status) ? 0 : status.st_ino;
+}
+
 void check_process(Report& report, const Offer& offer, const std::string& cost) {
   report.begin("this process");
   report.ok(namespaces_text());
@@ -217,8 +214,7 @@ void check_devices(Report& report, const Request& request, const Offer& offer) {
       report.ok(name + ": no device of erdma's");
   for (const std::string& name : offer.devices)
     if (std::ranges::find(names, name) == names.end()) report.ok(name + ": used by erdma");
-  const char* const wanted = getenv("FI_ERDMA_DEVICE");
-  if (offer.devices.empty() && !(wanted && !strcmp(wanted, "shm")))
+  if (offer.devices.empty() && variable("FI_ERDMA_DEVICE") != "shm")
     report.slower("W503", "erdma uses no NIC: only processes of this host can be reached",
                   {"FI_ERDMA_DEVICE=shm says that this is meant"});
   else if (offer.devices.empty())

@@ -62,11 +62,7 @@ int info_here(const Request& request) {
   if (json.contains("endpoints"))
     for (const Json& endpoint : json["endpoints"]) print_endpoint(endpoint);
   if (unknown)
-    for (const Json& variable : json["unknown"])
-      fmt::print("{} does not exist in this version{}\n", variable["name"].get<std::string>(),
-                 variable["meant"].is_null()
-                     ? ""
-                     : ". Did you mean " + variable["meant"].get<std::string>() + "?");
+    for (const Json& variable : json["unknown"]) fmt::print("{}\n", unknown_text(variable));
   if (json.contains("page"))
     fmt::print("settings are not shown: {}\n", json["page"].get<std::string>());
   if (fault) fmt::print(stderr, "fi_erdma: {}\n", json["fault"].get<std::string>());

@@ -29,4 +29,10 @@ Json unknown_variables(const std::map<std::string, std::string>& known) {
   return json;
 }
 
+std::string unknown_text(const Json& variable) {
+  const Json& meant = variable["meant"];
+  return variable["name"].get<std::string>() + " does not exist in this version" +
+         (meant.is_null() ? "" : ". Did you mean " + meant.get<std::string>() + "?");
+}
+
 }  // namespace fi_erdma
