@@ -92,28 +92,26 @@ std::string Libfabric::provider_fault() const {
   return {};
 }
 
-int Libfabric::try_endpoints(const std::function<void()>& look) const {
-  fi_info* const hints = x_dupinfo(nullptr);
-  if (!hints) return -FI_ENOMEM;
+int Libfabric::try_endpoints(const std::function<void()>& look) const try {
+  const Info hints(new_info());
   hints->fabric_attr->prov_name = strdup(kProvider);
   hints->mode = FI_CONTEXT;
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-  fi_info* list = nullptr;
-  int status = x_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &list);
-  x_freeinfo(hints);
-  try {
-    for (fi_info* info = list; info; info = info->next) {
-      if (std::strcmp(info->fabric_attr->prov_name, kProvider) != 0) continue;
-      const DomainOf domain(info);
-      Port port(domain.domain.get(), info);
-      port.enable();
-      look();
-    }
-  } catch (const CallFailed& failed) {
-    status = failed.status;
+  fi_info* found = nullptr;
+  const int status = getinfo(FI_VERSION(1, 17), hints.get(), &found);
+  const Info list(found);
+  for (fi_info* info = found; info; info = info->next) {
+    if (std::strcmp(info->fabric_attr->prov_name, kProvider) != 0) continue;
+    const DomainOf domain(info);
+    Port port(domain.domain.get(), info);
+    port.enable();
+    look();
   }
-  if (list) x_freeinfo(list);
   return status;
+} catch (const CallFailed& failed) {
+  return failed.status;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
 }
 
 std::map<std::string, std::string> Libfabric::variables() const {

@@ -31,10 +31,15 @@ std::optional<pid_t> pid_of(const std::string& word) {
   return error == std::errc() && last == end && pid > 0 ? std::optional(pid) : std::nullopt;
 }
 
+/// Empty if the word is a PID.
+std::string pid_fault(const std::string& word) {
+  return pid_of(word) ? std::string() : word + " is no PID";
+}
+
 /// A single "-" instead of PIDs stands for standard input, if the command reads it.
 void add_pids(CLI::App& command, std::vector<std::string>& words, bool or_input = false) {
   const auto check = [or_input](const std::string& word) {
-    return (or_input && word == "-") || pid_of(word) ? std::string() : word + " is no PID";
+    return or_input && word == "-" ? std::string() : pid_fault(word);
   };
   const char* const help =
       or_input ? "Processes (default: all of this user); -: read the output of hang --json"
@@ -91,9 +96,7 @@ int run(int argc, char** argv) {
   std::vector<std::string> words;
   add_pids(*stat, words);
   std::vector<std::string> more_words;
-  stat->add_option("-p,--pid", more_words, "The same as PID")->check([](const std::string& word) {
-    return pid_of(word) ? std::string() : word + " is no PID";
-  });
+  stat->add_option("-p,--pid", more_words, "The same as PID")->check(pid_fault);
   add_options_of_stat(*stat, request);
   CLI::App* const hang =
       add_command(program, "hang",

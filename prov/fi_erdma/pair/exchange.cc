@@ -11,7 +11,7 @@ struct Window {
 
 /// The distance between slots is no power of two, so that their alignments differ.
 size_t stride(const Options& options) {
-  return *std::max_element(options.sizes.begin(), options.sizes.end()) + 72 + 1;
+  return std::ranges::max(options.sizes) + 72 + 1;
 }
 fi_hmem_iface iface(const Options& options) {
   return options.memory == "cuda" ? FI_HMEM_CUDA : FI_HMEM_SYSTEM;

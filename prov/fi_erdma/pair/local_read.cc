@@ -19,8 +19,7 @@ class LocalRead {
       : x_options(options),
         x_endpoint(options, FI_MSG | FI_RMA),
         x_self(x_endpoint.insert(x_endpoint.name())),
-        x_size(std::max(
-            {*std::max_element(options.sizes.begin(), options.sizes.end()), burst * 8, size_t{1}})),
+        x_size(std::max({std::ranges::max(options.sizes), burst * 8, size_t{1}})),
         x_source(x_endpoint, x_size, FI_REMOTE_READ,
                  options.memory == "cuda" ? FI_HMEM_CUDA : FI_HMEM_SYSTEM) {
     x_source.fill(0, x_size, kSource);

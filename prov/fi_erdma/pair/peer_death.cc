@@ -22,10 +22,6 @@
 namespace fi_erdma::pair {
 namespace {
 
-size_t largest(const Options& options) {
-  return *std::max_element(options.sizes.begin(), options.sizes.end());
-}
-
 // --- the server's side ---
 
 /// A forked echo server.
@@ -37,7 +33,7 @@ class Child {
     x_pid = spawn([&] {
       ::close(ends[0]);
       Channel parent(ends[1], options.limit_s);
-      return serve_echoes(options, client, largest(options), parent);
+      return serve_echoes(options, client, std::ranges::max(options.sizes), parent);
     });
     ::close(ends[1]);
     x_channel = std::make_unique<Channel>(ends[0], options.limit_s);

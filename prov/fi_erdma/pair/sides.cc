@@ -79,16 +79,12 @@ double now_s() noexcept {
   return double(t.tv_sec) + double(t.tv_nsec) / 1e9;
 }
 
-Channel::~Channel() {
-  ::close(x_socket);
-}
-
 void Channel::send(const std::string& message) {
   const auto length = uint32_t(message.size());
   const std::string framed = bytes_of(length) + message;
   for (size_t sent = 0; sent < framed.size();) {
     const ssize_t count =
-        ::send(x_socket, framed.data() + sent, framed.size() - sent, MSG_NOSIGNAL);
+        ::send(x_socket.get(), framed.data() + sent, framed.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) fail("the other side reads nothing");
     if (count <= 0) fail("the other side is gone");
@@ -97,12 +93,12 @@ void Channel::send(const std::string& message) {
 }
 
 bool Channel::ready() const {
-  pollfd readable{x_socket, POLLIN, 0};
+  pollfd readable{x_socket.get(), POLLIN, 0};
   return ::poll(&readable, 1, 0) > 0;
 }
 
 bool Channel::gone() const noexcept {
-  pollfd closed{x_socket, POLLRDHUP, 0};
+  pollfd closed{x_socket.get(), POLLRDHUP, 0};
   return ::poll(&closed, 1, 0) > 0;
 }
 
@@ -110,9 +106,9 @@ void Channel::take(std::span<char> bytes, const Drive& drive) {
   const double start = now_s();
   for (size_t taken = 0; taken < bytes.size();) {
     if (drive) drive();
-    pollfd readable{x_socket, POLLIN, 0};
+    pollfd readable{x_socket.get(), POLLIN, 0};
     if (::poll(&readable, 1, drive ? 0 : 1000) > 0) {
-      const ssize_t count = ::recv(x_socket, bytes.data() + taken, bytes.size() - taken, 0);
+      const ssize_t count = ::recv(x_socket.get(), bytes.data() + taken, bytes.size() - taken, 0);
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) fail("the other side is gone");
       taken += size_t(count);

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "fi_erdma/descriptor.h"
 #include "fi_erdma/pair/options.h"
 
 namespace fi_erdma::pair {
@@ -16,8 +17,6 @@ class Channel {
   using Drive = std::function<void()>;
 
   Channel(int socket, double limit_s) noexcept : x_socket(socket), x_limit_s(limit_s) {}
-  ~Channel();
-  Channel(const Channel&) = delete;
 
   void send(const std::string& message);
   std::string receive(const Drive& drive = {});
@@ -32,7 +31,7 @@ class Channel {
  private:
   void take(std::span<char> bytes, const Drive& drive);
 
-  const int x_socket;
+  const Descriptor x_socket;
   const double x_limit_s;
 };
 
