@@ -52,6 +52,19 @@ void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
 
+TEST(an_address_is_the_same_from_its_ip_port_and_scope) {
+  for (const SocketAddress& address : {ip4("10.1.2.3", 5000), ip6("fe80::1", 7, 3), ip6("::", 0)}) {
+    ck_assert_uint_eq(address.ip().size(), address.family() == AF_INET ? 4 : 16);
+    ck_assert_uint_eq(address.size(), SocketAddress::size_of(address.family()));
+    ck_assert(SocketAddress::from_ip(address.family(), address.ip().data(), address.port(),
+                                     address.scope()) == address);
+  }
+  ck_assert_uint_eq(ip6("fe80::1", 7, 3).scope(), 3);
+  ck_assert_uint_eq(ip4("10.1.2.3", 5000).scope(), 0);
+  ck_assert(SocketAddress().ip().empty());
+  ck_assert_uint_eq(SocketAddress::size_of(AF_UNIX), 0);
+}
+
 /// Functions that must not throw log addresses when memory is exhausted.
 TEST(the_text_of_an_address_takes_no_memory) {
   const SocketAddress longest = ip6("fe80:1111:2222:3333:4444:5555:6666:7777", 65535, UINT32_MAX);

@@ -90,36 +90,20 @@ AddressTable::Record& AddressTable::record(uint32_t index) const noexcept {
 
 SocketAddress AddressTable::load(uint32_t index) const noexcept {
   const Record& from = record(index);
-  if (x_family == AF_INET6) {
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = from.port;
-    address.sin6_scope_id = from.ip4_or_scope;
-    std::memcpy(&address.sin6_addr, &from + 1, sizeof(in6_addr));
-    return SocketAddress::from_sockaddr(&address, sizeof(address));
-  }
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = from.port;
-  address.sin_addr.s_addr = from.ip4_or_scope;
-  return SocketAddress::from_sockaddr(&address, sizeof(address));
+  if (x_family == AF_INET6)
+    return SocketAddress::from_ip(AF_INET6, &from + 1, from.port, from.ip4_or_scope);
+  return SocketAddress::from_ip(AF_INET, &from.ip4_or_scope, from.port);
 }
 
 void AddressTable::store(uint32_t index, const SocketAddress& address) noexcept {
   std::byte* bytes = x_chunks[index / kChunk].get() + index % kChunk * x_record_bytes;
+  const std::span<const std::byte> ip = address.ip();
   auto* to = new (bytes) Record{};
-  if (x_family == AF_INET6) {
-    sockaddr_in6 from{};
-    std::memcpy(&from, address.data(), sizeof(from));
-    to->port = from.sin6_port;
-    to->ip4_or_scope = from.sin6_scope_id;
-    std::memcpy(bytes + sizeof(Record), &from.sin6_addr, sizeof(in6_addr));
-    return;
-  }
-  sockaddr_in from{};
-  std::memcpy(&from, address.data(), sizeof(from));
-  to->port = from.sin_port;
-  to->ip4_or_scope = from.sin_addr.s_addr;
+  to->port = address.port();
+  to->ip4_or_scope = address.scope();
+  std::memcpy(x_family == AF_INET6 ? bytes + sizeof(Record)
+                                   : reinterpret_cast<std::byte*>(&to->ip4_or_scope),
+              ip.data(), ip.size());
 }
 
 /// Makes sure that an index is free. False: all 2^32 indices are taken.

@@ -46,7 +46,7 @@ class AddressTable {
     uint32_t previous;  ///< ring of equal addresses
     uint32_t next;
     uint32_t ip4_or_scope;
-    in_port_t port;
+    uint16_t port;
   };
   struct Slot {
     uint32_t index;

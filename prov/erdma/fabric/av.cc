@@ -49,8 +49,8 @@ const char* av_straddr(fid_av*, const void* address, char* buffer, size_t* lengt
   if (!address || !length) return nullptr;
   sa_family_t family = AF_UNSPEC;
   std::memcpy(&family, address, sizeof(family));
-  const size_t bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  const std::string uri = to_uri(SocketAddress::from_sockaddr(address, bytes));
+  const std::string uri =
+      to_uri(SocketAddress::from_sockaddr(address, SocketAddress::size_of(family)));
   if (uri.empty()) return nullptr;
   if (buffer && *length) std::snprintf(buffer, *length, "%s", uri.c_str());
   *length = uri.size() + 1;
@@ -125,7 +125,7 @@ int AddressVector::insert(const void* addresses, size_t count, fi_addr_t* fi_add
                           void* context) noexcept {
   if (const int rc = check_insert(flags, context)) return rc;
   if (count > INT_MAX || (count && !addresses)) return -FI_EINVAL;
-  const size_t stride = family() == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const size_t stride = SocketAddress::size_of(family());
   const auto address_at = [=](size_t i) {
     return SocketAddress::from_sockaddr(static_cast<const char*>(addresses) + i * stride, stride);
   };

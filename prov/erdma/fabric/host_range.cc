@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include <rdma/fi_errno.h>
@@ -57,18 +58,16 @@ std::optional<std::string> nth_name(std::string_view name, size_t n) {
 
 /// Adds n to an address. False: the result is beyond the last address of the family.
 bool advance(SocketAddress& address, size_t n) noexcept {
-  sockaddr_in6 raw{};
-  std::memcpy(&raw, address.data(), address.size());
-  auto* ip4 = reinterpret_cast<sockaddr_in*>(&raw);
-  auto* bytes = address.family() == AF_INET6 ? raw.sin6_addr.s6_addr
-                                             : reinterpret_cast<uint8_t*>(&ip4->sin_addr);
+  const std::span<const std::byte> ip = address.ip();
+  uint8_t bytes[sizeof(in6_addr)] = {};
+  std::memcpy(bytes, ip.data(), ip.size());
   uint64_t carry = n;
-  for (size_t i = address.family() == AF_INET6 ? 16 : 4; i-- > 0;) {
+  for (size_t i = ip.size(); i-- > 0;) {
     carry += bytes[i];
     bytes[i] = static_cast<uint8_t>(carry);
     carry >>= 8;
   }
-  address = SocketAddress::from_sockaddr(&raw, address.size());
+  address = SocketAddress::from_ip(address.family(), bytes, address.port(), address.scope());
   return carry == 0;
 }
 

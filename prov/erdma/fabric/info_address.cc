@@ -37,14 +37,9 @@ SocketAddress own_address(const LocalAddresses& local, sa_family_t family) noexc
   if (family == AF_UNSPEC) family = default_family(local);
   const SocketAddress primary = local.primary(family);
   if (primary.set()) return primary;
-  sockaddr_in in{};
-  in.sin_family = AF_INET;
-  in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  sockaddr_in6 in6{};
-  in6.sin6_family = AF_INET6;
-  in6.sin6_addr = in6addr_loopback;
-  return family == AF_INET6 ? SocketAddress::from_sockaddr(&in6, sizeof(in6))
-                            : SocketAddress::from_sockaddr(&in, sizeof(in));
+  const in_addr loopback{htonl(INADDR_LOOPBACK)};
+  return family == AF_INET6 ? SocketAddress::from_ip(AF_INET6, &in6addr_loopback, 0)
+                            : SocketAddress::from_ip(AF_INET, &loopback, 0);
 }
 
 Result<SocketAddress> resolve(const char* node, const char* service, uint64_t flags,

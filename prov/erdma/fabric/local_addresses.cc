@@ -18,9 +18,8 @@ using util::SocketAddress;
 
 SocketAddress address_of(const ifaddrs& interface) noexcept {
   if (!interface.ifa_addr) return {};
-  const size_t length =
-      interface.ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  SocketAddress address = SocketAddress::from_sockaddr(interface.ifa_addr, length);
+  SocketAddress address = SocketAddress::from_sockaddr(
+      interface.ifa_addr, SocketAddress::size_of(interface.ifa_addr->sa_family));
   if (address.set()) address.set_port(0);
   return address;
 }

@@ -23,9 +23,27 @@ SocketAddress SocketAddress::from_sockaddr(const void* address, size_t length) n
   return result;
 }
 
-size_t SocketAddress::size() const noexcept {
-  if (family() == AF_INET) return sizeof(sockaddr_in);
-  return family() == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+SocketAddress SocketAddress::from_ip(sa_family_t family, const void* ip, uint16_t port,
+                                     uint32_t scope) noexcept {
+  SocketAddress result;
+  result.x_storage.any.sa_family = family;
+  result.set_port(port);
+  if (family == AF_INET6) {
+    std::memcpy(&result.x_storage.in6.sin6_addr, ip, sizeof(in6_addr));
+    result.x_storage.in6.sin6_scope_id = scope;
+  } else {
+    std::memcpy(&result.x_storage.in.sin_addr, ip, sizeof(in_addr));
+  }
+  return result;
+}
+
+std::span<const std::byte> SocketAddress::ip() const noexcept {
+  if (family() == AF_INET6) return std::as_bytes(std::span(&x_storage.in6.sin6_addr, 1));
+  return std::as_bytes(std::span(&x_storage.in.sin_addr, set() ? 1 : 0));
+}
+
+uint32_t SocketAddress::scope() const noexcept {
+  return family() == AF_INET6 ? x_storage.in6.sin6_scope_id : 0;
 }
 
 // sin_port and sin6_port share their offset.

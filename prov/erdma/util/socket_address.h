@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace erdma::util {
@@ -31,12 +32,22 @@ class SocketAddress {
   /// Copies a sockaddr of `length` bytes. The result is unset if the family is neither AF_INET nor
   /// AF_INET6, or if `length` is too small for it.
   static SocketAddress from_sockaddr(const void* address, size_t length) noexcept;
+  /// An IP as ip() returns it, of AF_INET or AF_INET6. `scope`: of IPv6 only.
+  static SocketAddress from_ip(sa_family_t family, const void* ip, uint16_t port,
+                               uint32_t scope = 0) noexcept;
+  /// Bytes of a sockaddr: 16 for IPv4, 28 for IPv6, 0 for other families.
+  static constexpr size_t size_of(sa_family_t family) noexcept {
+    return family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+  }
 
   sa_family_t family() const noexcept { return x_storage.any.sa_family; }
   bool set() const noexcept { return family() != AF_UNSPEC; }
   const sockaddr* data() const noexcept { return &x_storage.any; }
-  /// Bytes of the sockaddr: 16 for IPv4, 28 for IPv6, 0 when unset.
-  size_t size() const noexcept;
+  /// Bytes of the sockaddr; 0 when unset.
+  size_t size() const noexcept { return size_of(family()); }
+  /// The IP in network byte order: 4 bytes for IPv4, 16 for IPv6, none when unset.
+  std::span<const std::byte> ip() const noexcept;
+  uint32_t scope() const noexcept;  ///< of IPv6; 0: none
   uint16_t port() const noexcept;  ///< host order
   void set_port(uint16_t port) noexcept;
   bool wildcard() const noexcept;                             ///< 0.0.0.0 or ::

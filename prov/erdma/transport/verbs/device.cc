@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "transport/verbs/async_events.h"
 #include "util/log.h"
@@ -49,12 +50,9 @@ int probe_inline(ibv_context* context, ibv_pd* pd, uint32_t& granted) noexcept {
 /// The GID whose IPv4-mapped or IPv6 value is `address`.
 ibv_gid gid_of(const util::SocketAddress& address) noexcept {
   ibv_gid gid{};
-  if (address.family() == AF_INET6) {
-    std::memcpy(gid.raw, &reinterpret_cast<const sockaddr_in6*>(address.data())->sin6_addr, 16);
-  } else {
-    gid.raw[10] = gid.raw[11] = 0xff;
-    std::memcpy(gid.raw + 12, &reinterpret_cast<const sockaddr_in*>(address.data())->sin_addr, 4);
-  }
+  const std::span<const std::byte> ip = address.ip();
+  if (address.family() != AF_INET6) gid.raw[10] = gid.raw[11] = 0xff;
+  std::memcpy(gid.raw + sizeof(gid.raw) - ip.size(), ip.data(), ip.size());
   return gid;
 }
 

@@ -98,10 +98,9 @@ std::vector<util::SocketAddress> addresses_of(const std::string& netdev) {
   const Interfaces list = interfaces();
   for (const ifaddrs* each = list.get(); each; each = each->ifa_next) {
     if (!each->ifa_addr || netdev != each->ifa_name) continue;
-    const int family = each->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    addresses.push_back(util::SocketAddress::from_sockaddr(
-        each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+    const auto address = util::SocketAddress::from_sockaddr(
+        each->ifa_addr, util::SocketAddress::size_of(each->ifa_addr->sa_family));
+    if (address.set()) addresses.push_back(address);
   }
   return addresses;
 }

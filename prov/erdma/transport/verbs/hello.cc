@@ -21,28 +21,15 @@ JobKey::Bytes signed_part(const HelloBytes& bytes) noexcept {
 }
 
 void put_name(const util::SocketAddress& name, HelloBytes& bytes) noexcept {
+  const std::span<const std::byte> ip = name.ip();
   bytes.port = htons(name.port());
-  if (name.family() == AF_INET6) {
-    bytes.prefix.kind |= kIpv6;
-    std::memcpy(bytes.ip, &reinterpret_cast<const sockaddr_in6*>(name.data())->sin6_addr, 16);
-  } else {
-    std::memcpy(bytes.ip, &reinterpret_cast<const sockaddr_in*>(name.data())->sin_addr, 4);
-  }
+  if (name.family() == AF_INET6) bytes.prefix.kind |= kIpv6;
+  std::memcpy(bytes.ip, ip.data(), ip.size());
 }
 
 util::SocketAddress get_name(const HelloBytes& bytes) noexcept {
-  if (bytes.prefix.kind & kIpv6) {
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = bytes.port;
-    std::memcpy(&address.sin6_addr, bytes.ip, 16);
-    return util::SocketAddress::from_sockaddr(&address, sizeof(address));
-  }
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = bytes.port;
-  std::memcpy(&address.sin_addr, bytes.ip, 4);
-  return util::SocketAddress::from_sockaddr(&address, sizeof(address));
+  return util::SocketAddress::from_ip(bytes.prefix.kind & kIpv6 ? AF_INET6 : AF_INET, bytes.ip,
+                                      ntohs(bytes.port));
 }
 
 }  // namespace

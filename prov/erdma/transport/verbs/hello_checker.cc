@@ -1,6 +1,5 @@
 #include "transport/verbs/hello_checker.h"
 
-#include <cstring>
 #include <utility>
 
 #include "transport/verbs/host_mismatch.h"
@@ -15,12 +14,8 @@ constexpr size_t kPlacesOfOneHost = 128;
 
 /// Scopes are local to a host. Both names belong to the same link, so this host's scope applies.
 util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::SocketAddress& name) {
-  if (name.family() != AF_INET6 || own.family() != AF_INET6) return name;
-  sockaddr_in6 address;
-  std::memcpy(&address, name.data(), sizeof(address));
-  if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr))
-    address.sin6_scope_id = reinterpret_cast<const sockaddr_in6*>(own.data())->sin6_scope_id;
-  return util::SocketAddress::from_sockaddr(&address, sizeof(address));
+  if (name.family() != AF_INET6 || own.family() != AF_INET6 || !name.link_local()) return name;
+  return util::SocketAddress::from_ip(AF_INET6, name.ip().data(), name.port(), own.scope());
 }
 
 /// True if the request was made before the latest known hello or welcome of its sender.
