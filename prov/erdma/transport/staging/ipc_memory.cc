@@ -237,8 +237,8 @@ int IpcReads::step(Read& read, size_t bytes) noexcept {
                  "copied, and the memory can't be mapped again; reset no device meanwhile");
     return -FI_EIO;
   }
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  const auto* const from = reinterpret_cast<const std::byte*>(open->base + read.source.offset);
+  const auto* const from =
+      static_cast<const std::byte*>(hmem::cuda_api::pointer_to(open->base + read.source.offset));
   const int rc = copy(read, from + read.done, bytes);
   x_cuda->ipc().close(read.source.handle);
   read.done += bytes;

@@ -58,7 +58,7 @@ MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& me
   uint64_t offset = 0;
   error = EAGAIN;
   if (!cuda.allocation(memory.iov_base, allocation)) return nullptr;
-  const size_t before = reinterpret_cast<uintptr_t>(memory.iov_base) - allocation.base;
+  const size_t before = hmem::cuda_api::address_of(memory.iov_base) - allocation.base;
   // Adjacent mappings are exported as one.
   allocation.size = std::max(allocation.size, before + memory.iov_len);
   util::Result<util::Fd> file = cuda.export_dmabuf(allocation, offset);
@@ -69,6 +69,11 @@ MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& me
 }
 
 }  // namespace
+
+bool needs_flush(FlushPolicy policy, const hmem::Cuda& cuda, const void* memory) noexcept {
+  return policy == FlushPolicy::always ||
+         (policy == FlushPolicy::automatic && !cuda.orders_nic_writes(memory));
+}
 
 bool GpuRefusal::final() const noexcept {
   return never(as_dmabuf) && never(by_address);
@@ -88,9 +93,7 @@ int GpuRefusal::want_of_room() const noexcept {
 const char* GpuRefusal::remedy() const noexcept {
   if (by_address == EMSGSIZE)
     return "It is more than the NIC registers at once: register several shorter regions";
-  if (for_all())
-    return "Load nvidia-peermem, with a driver of the NIC that was built for it, or use a driver "
-           "that has dmabuf";
+  if (for_all()) return kNoWayRemedy;
   return final() ? "Memory of cudaMalloc can be registered, but no managed memory and no memory "
                    "of another process"
                  : "It is tried again the next time";

@@ -10,6 +10,18 @@ class Cuda;
 
 namespace erdma::transport::verbs {
 
+/// FI_ERDMA_HMEM_RECV_FLUSH: NIC writes to a GPU are flushed where the GPU's attributes require it,
+/// always, or never.
+enum class FlushPolicy : uint8_t { automatic, always, never };
+
+/// True if NIC writes to this memory of a GPU must be flushed.
+bool needs_flush(FlushPolicy policy, const hmem::Cuda& cuda, const void* memory) noexcept;
+
+/// What a user can do where a NIC has no way to a GPU's memory.
+inline constexpr char kNoWayRemedy[] =
+    "Load nvidia-peermem, with a driver of the NIC that was built for it, or use a driver that has "
+    "dmabuf";
+
 /// Why GPU memory could not be registered: an errno for each way that was tried. `as_dmabuf` = 0:
 /// registration as a dmabuf succeeded.
 struct GpuRefusal {

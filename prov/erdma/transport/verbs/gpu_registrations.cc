@@ -10,7 +10,6 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
-#include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/registration_cache.h"
 #include "transport/verbs/shared_memory.h"
 #include "util/clock.h"
@@ -21,13 +20,11 @@ namespace erdma::transport::verbs {
 namespace {
 
 using RegionList = util::IntrusiveList<GpuRegion>;
+using hmem::cuda_api::address_of;
+using hmem::cuda_api::pointer_to;
 
 /// Nanoseconds during which an allocation that found no room does not end other registrations.
 constexpr uint64_t kRoomlessFor = 1'000'000'000;
-
-uintptr_t address_of(const void* pointer) noexcept {
-  return reinterpret_cast<uintptr_t>(pointer);
-}
 
 /// True if the part of an allocation holds all of the memory.
 template <typename Part>
@@ -41,10 +38,6 @@ template <typename Part>
 bool meets(const Part& part, const iovec& memory) noexcept {
   const uintptr_t begin = address_of(memory.iov_base);
   return part.base < begin + memory.iov_len && begin < part.base + part.size;
-}
-
-void* pointer_to(uintptr_t address) noexcept {
-  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's are numbers
 }
 
 void destroy(RegionList& regions) noexcept {
@@ -338,9 +331,7 @@ std::unique_ptr<GpuRegion> GpuRegistrations::make(const hmem::Allocation& part, 
   if (!made->region) return nullptr;
   made->by_address = why.as_dmabuf != 0;
   const bool flush =
-      rights & IBV_ACCESS_LOCAL_WRITE &&
-      (x_config.flush == FlushPolicy::always ||
-       (x_config.flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base)));
+      rights & IBV_ACCESS_LOCAL_WRITE && needs_flush(x_config.flush, x_cuda, memory.iov_base);
   if (flush)
     made->flush =
         register_gpu_memory(x_device, x_cuda, memory, nullptr, peer_rights(true, false), why);

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "transport/direct_source.h"
+#include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/gpu_refusals.h"
 #include "transport/verbs/handles.h"
 #include "transport/verbs/registration.h"
@@ -21,12 +22,6 @@ struct Allocation;
 }  // namespace erdma::hmem
 
 namespace erdma::transport::verbs {
-
-struct GpuRefusal;
-
-/// FI_ERDMA_HMEM_RECV_FLUSH: NIC writes to a GPU are flushed where the GPU's attributes require it,
-/// always, or never.
-enum class FlushPolicy : uint8_t { automatic, always, never };
 
 /// A registered allocation of a GPU, or a part of one, with one set of rights. Its buffer id
 /// distinguishes it from a later allocation at the same address.

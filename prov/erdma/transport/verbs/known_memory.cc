@@ -16,12 +16,10 @@
 namespace erdma::transport::verbs {
 namespace {
 
+using hmem::cuda_api::address_of;
+
 /// More than a packet and more than an allocation's alignment.
 constexpr size_t kProbeBytes = 64 * 1024;
-
-uintptr_t address_of(const void* pointer) noexcept {
-  return reinterpret_cast<uintptr_t>(pointer);
-}
 
 }  // namespace
 
@@ -93,8 +91,7 @@ std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf*
                  "address: %s): endpoints that may not call CUDA can't send or receive there. %s",
                  memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
                  util::ErrorText(why.by_address).c_str(), why.remedy());
-  known->flush = x_flush == FlushPolicy::always ||
-                 (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base));
+  known->flush = needs_flush(x_flush, x_cuda, memory.iov_base);
   auto kept = std::make_unique<Kept>(*this, *known);
   const std::lock_guard guard(x_mutex);
   x_known.emplace(known->base, known.get());
@@ -265,10 +262,7 @@ bool KnownMemory::may_pass(const void* probed) noexcept {
 int KnownMemory::tell_failure(const char* failed, bool passes) noexcept {
   ERDMA_NOTICE(gpu_refused, EP_CTRL,
                "GPU memory can't be used without calling CUDA: %s failed with %s. %s", failed,
-               x_device.name().c_str(),
-               passes ? "It is tried again the next time"
-                      : "Load nvidia-peermem, with a driver of the NIC that was built for it, or "
-                        "use a driver that has dmabuf");
+               x_device.name().c_str(), passes ? "It is tried again the next time" : kNoWayRemedy);
   return passes ? -FI_EAGAIN : -FI_EOPNOTSUPP;
 }
 
