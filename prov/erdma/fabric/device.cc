@@ -9,9 +9,8 @@ namespace erdma::fabric {
 namespace {
 
 using transport::verbs::DeviceDescription;
+using transport::verbs::kErdmaVendor;
 using util::SocketAddress;
-
-constexpr uint32_t kErdmaVendor = 0x1ded;
 
 std::string vendor_of(const DeviceDescription& device) {
   if (!device.vendor) return "unknown";

@@ -23,13 +23,13 @@
 #include "transport/verbs/gpu_registrations.h"
 #include "transport/verbs/known_memory.h"
 #include "transport/verbs/verbs_transport.h"
+#include "util/clock.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
 namespace erdma::fabric {
 namespace {
 
-constexpr uint64_t kMillisecond = 1'000'000;
 /// How often to try another port until one is free both for the NIC's listener and for shared
 /// memory's.
 constexpr int kNameAttempts = 16;
@@ -56,7 +56,7 @@ transport::shm::Options shm_options(const Settings& settings, transport::shm::Na
   options.counters = &statistics.shm_counters();
   options.by_peer = &statistics;
   if (settings.connect_timeout_ms)
-    options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
+    options.connect_timeout_ns = settings.connect_timeout_ms * util::kMillisecond;
   return options;
 }
 
@@ -69,9 +69,9 @@ transport::verbs::Options verbs_options(const Settings& settings, const std::str
   options.protocol_version = protocol::wire::kVersion;
   options.eager_bytes = settings.nic_eager_bytes;
   options.max_connections = settings.max_connections;
-  options.peer_timeout_ns = settings.peer_timeout_ms * kMillisecond;
+  options.peer_timeout_ns = settings.peer_timeout_ms * util::kMillisecond;
   if (settings.connect_timeout_ms)
-    options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
+    options.connect_timeout_ns = settings.connect_timeout_ms * util::kMillisecond;
   options.job_key = key;
   return options;
 }

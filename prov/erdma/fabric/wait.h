@@ -35,18 +35,18 @@ enum class Readiness : uint8_t {
 class Deadline {
  public:
   explicit Deadline(int timeout_ms) noexcept
-      : x_end(timeout_ms < 0 ? UINT64_MAX
-                             : util::SystemClock().now() + uint64_t(timeout_ms) * kMillisecond) {}
+      : x_end(timeout_ms < 0
+                  ? UINT64_MAX
+                  : util::SystemClock().now() + uint64_t(timeout_ms) * util::kMillisecond) {}
 
   /// Milliseconds until then, rounded up; 0 = it has passed, -1 = never.
   int left() const noexcept {
     if (x_end == UINT64_MAX) return -1;
     const uint64_t now = util::SystemClock().now();
-    return now >= x_end ? 0 : int((x_end - now + kMillisecond - 1) / kMillisecond);
+    return now >= x_end ? 0 : int((x_end - now + util::kMillisecond - 1) / util::kMillisecond);
   }
 
  private:
-  static constexpr uint64_t kMillisecond = 1'000'000;
   uint64_t x_end;
 };
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kEvents = 32;
 constexpr uint64_t kOrders = UINT64_MAX;
-constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kLongestSleep = 60'000;  // ms
 
 }  // namespace
@@ -87,7 +86,7 @@ int EndpointThread::timeout_ms() const noexcept {
   const uint64_t next = x_work.next_deadline();
   if (next == UINT64_MAX) return -1;
   const uint64_t now = x_clock.now();
-  return next <= now ? 0 : int(std::min((next - now) / kMillisecond + 1, kLongestSleep));
+  return next <= now ? 0 : int(std::min((next - now) / util::kMillisecond + 1, kLongestSleep));
 }
 
 }  // namespace erdma::transport

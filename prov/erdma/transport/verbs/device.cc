@@ -6,6 +6,7 @@
 #include <span>
 
 #include "transport/verbs/async_events.h"
+#include "transport/verbs/device_list.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -77,7 +78,6 @@ uint32_t limit_or(T value, uint32_t fallback) noexcept {
   return value > 0 ? uint32_t(value) : fallback;
 }
 
-constexpr uint32_t kErdmaVendor = 0x1ded;
 /// The driver of eRDMA passes 32 bits of a region's length to the adapter, although it accepts 2^36
 /// and more. So a region of 4 GiB would have length 0, and a larger one would end early. The limit
 /// is a multiple of all page sizes.

@@ -11,10 +11,12 @@ struct ifaddrs;
 
 namespace erdma::transport::verbs {
 
+inline constexpr uint32_t kErdmaVendor = 0x1ded;  ///< PCI vendor: Alibaba
+
 /// One RDMA device of this host as libibverbs and sysfs describe it; port 1 if it has several.
 struct DeviceDescription {
   std::string name;     ///< ibverbs name
-  uint32_t vendor = 0;  ///< 0x1ded: Alibaba
+  uint32_t vendor = 0;  ///< kErdmaVendor, ...
   uint32_t part = 0;    ///< 0x107f: eRDMA
   std::string firmware;
   std::string driver;  ///< kernel module of its PCI or virtual device; empty = unknown

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <new>
 
+#include "transport/verbs/device_list.h"
 #include "transport/verbs/handles.h"
 #include "transport/verbs/memory_map.h"
 #include "transport/verbs/newer_rdma_core.h"
@@ -40,7 +41,7 @@ bool has_erdma_device() noexcept {
       char vendor[16] = "";
       const util::Fd file(::open(files.gl_pathv[i], O_RDONLY | O_CLOEXEC));
       found = file && ::read(file.get(), vendor, sizeof(vendor) - 1) > 0 &&
-              std::strtoul(vendor, nullptr, 16) == 0x1ded;
+              std::strtoul(vendor, nullptr, 16) == kErdmaVendor;
     }
   }
   ::globfree(&files);
