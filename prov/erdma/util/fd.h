@@ -1,7 +1,11 @@
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "util/private_fds.h"
@@ -37,5 +41,20 @@ class Fd {
  private:
   int x_fd = -1;
 };
+
+/// Makes calls that would wait for the descriptor fail with EAGAIN. 0, or -errno.
+inline int set_nonblocking(int fd) noexcept {
+  return ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) ? -errno : 0;
+}
+
+struct CloseFile {
+  void operator()(FILE* file) const noexcept { std::fclose(file); }
+};
+using File = std::unique_ptr<FILE, CloseFile>;
+
+/// Null: it cannot be opened.
+inline File open_to_read(const char* path) noexcept {
+  return File(std::fopen(path, "re"));
+}
 
 }  // namespace erdma::util

@@ -1,7 +1,5 @@
 #include "transport/verbs/async_events.h"
 
-#include <fcntl.h>
-
 #include <atomic>
 #include <cerrno>
 #include <memory>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "transport/verbs/connection_backend.h"
+#include "util/fd.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
@@ -56,8 +55,7 @@ void tell_all(const ibv_context* context, const DeviceEvent& event) noexcept {
 
 AsyncEvents::AsyncEvents(const Device& device, AsyncListener& listener)
     : x_device(device), x_listener(listener) {
-  const int flags = fcntl(fd(), F_GETFL);
-  fcntl(fd(), F_SETFL, flags | O_NONBLOCK);
+  (void)util::set_nonblocking(fd());
   Registry& all = registry();
   const std::lock_guard guard(all.mutex);
   all.subscribers.push_back({device.context(), &listener});

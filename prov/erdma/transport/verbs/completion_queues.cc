@@ -1,6 +1,5 @@
 #include "transport/verbs/completion_queues.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "transport/verbs/device.h"
 #include "transport/verbs/own_memory.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -40,8 +40,7 @@ int CompletionQueues::open() noexcept {
     return error ? -error : -FI_ENOMEM;
   }
   x_channel_fd = util::PrivateFd(x_channel->fd);
-  const int flags = fcntl(x_channel->fd, F_GETFL);
-  return fcntl(x_channel->fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
+  return util::set_nonblocking(x_channel->fd);
 }
 
 int CompletionQueues::reserve(uint32_t entries, CqShare& share) noexcept {

@@ -20,7 +20,6 @@
 #include "transport/verbs/memory_map.h"
 #include "transport/verbs/newer_rdma_core.h"
 #include "transport/verbs/registration_cache.h"
-#include "transport/verbs/stacks.h"
 #include "util/fd.h"
 #include "util/lock.h"
 #include "util/log.h"

@@ -2,13 +2,13 @@
 
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <string>
 
 #include <rdma/fi_errno.h>
 
 #include "transport/guarded.h"
 #include "util/error_text.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -16,14 +16,10 @@ namespace {
 
 constexpr unsigned kMapperPort = 3935;
 
-struct CloseTable {
-  void operator()(FILE* file) const noexcept { std::fclose(file); }
-};
-
 }  // namespace
 
 bool port_mapper_runs(const char* table) noexcept {
-  const std::unique_ptr<FILE, CloseTable> file(std::fopen(table, "re"));
+  const util::File file = util::open_to_read(table);
   char line[256];
   unsigned port = 0;
   while (file && std::fgets(line, sizeof(line), file.get()))

@@ -18,4 +18,8 @@ struct Mapping {
 /// Parses one line of /proc/self/maps. False: the line is not one of a mapping.
 [[nodiscard]] bool parse_mapping(const char* line, Mapping& mapping) noexcept;
 
+/// True if any of these pages belongs to the stack of the first or the calling thread. Stacks of
+/// other threads cannot be distinguished from other memory.
+[[nodiscard]] bool is_stack(const MemoryRange& pages) noexcept;
+
 }  // namespace erdma::transport::verbs

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "util/fd.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -66,8 +67,7 @@ RdmaCmBackend::RdmaCmBackend(const Device& device, const util::SocketAddress& na
   x_channel.reset(rdma_create_event_channel());
   if (!x_channel) return;
   x_channel_fd = util::PrivateFd(x_channel->fd);
-  const int flags = fcntl(x_channel->fd, F_GETFL);
-  fcntl(x_channel->fd, F_SETFL, flags | O_NONBLOCK);
+  (void)util::set_nonblocking(x_channel->fd);
   fcntl(x_channel->fd, F_SETFD, FD_CLOEXEC);
 }
 

@@ -13,6 +13,7 @@
 #include "transport/verbs/copy_notices.h"
 #include "transport/verbs/registration_cache.h"
 #include "transport/verbs/single_uses.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -88,14 +89,10 @@ std::unique_ptr<RegistrationCache> single_uses(const Device& device, size_t max_
   return std::make_unique<SingleUses>(std::make_unique<VerbsRegions>(device), limits, why);
 }
 
-struct Close {
-  void operator()(FILE* file) const noexcept { std::fclose(file); }
-};
-
 /// True with CAP_IPC_LOCK, which lifts the limit of locked memory.
 bool may_lock_all() noexcept {
   constexpr unsigned kIpcLock = 14;
-  const std::unique_ptr<FILE, Close> status(std::fopen("/proc/self/status", "re"));
+  const util::File status = util::open_to_read("/proc/self/status");
   char line[256];
   unsigned long capabilities = 0;
   while (status && std::fgets(line, sizeof(line), status.get()))
