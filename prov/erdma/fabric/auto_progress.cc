@@ -12,9 +12,9 @@
 #include <rdma/fi_errno.h>
 
 #include "util/error_text.h"
+#include "util/lacks.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
-#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 namespace {

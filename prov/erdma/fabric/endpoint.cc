@@ -18,8 +18,8 @@
 #include "fabric/shared_receive.h"
 #include "hmem/cuda.h"
 #include "util/clock.h"
+#include "util/lacks.h"
 #include "util/log.h"
-#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 namespace {

@@ -14,8 +14,8 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/fabric.h"
+#include "util/lacks.h"
 #include "util/log.h"
-#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 namespace {

@@ -13,8 +13,8 @@
 #include "fabric/cq.h"
 #include "fabric/eq.h"
 #include "fabric/wait_set.h"
+#include "util/lacks.h"
 #include "util/log.h"
-#include "util/refused_descriptor.h"
 
 namespace erdma::fabric {
 

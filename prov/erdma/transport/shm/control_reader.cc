@@ -8,6 +8,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "util/lacks.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -198,7 +199,7 @@ bool ControlReader::map_bulk_memory(Connection& connection) {
   if (!segment) {
     const uint64_t since = connection.lacks_since;
     const uint64_t now = x_connections.config.clock->now();
-    if (is_lack(segment.error()) && (!since || now - since < kPatience)) {
+    if (util::is_lack(segment.error()) && (!since || now - since < kPatience)) {
       wait(connection);
     } else {
       connection.unmapped.reset();

@@ -9,6 +9,7 @@
 #include <rdma/fi_errno.h>
 
 #include "util/error_text.h"
+#include "util/lacks.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -36,10 +37,6 @@ bool is_bye(const Welcome& welcome, ssize_t bytes) noexcept {
   Control control;
   std::memcpy(&control, &welcome, sizeof(control));
   return bytes == sizeof(control) && control.type == ControlType::bye;
-}
-
-const char* remedy(int status) noexcept {
-  return status == -FI_EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "";
 }
 
 }  // namespace
@@ -101,8 +98,8 @@ void Handshake::connect_once(Connection& connection) {
           connection, -FI_ECONNREFUSED,
           soon || request.retry_refused ? x_connections.config.options.connect_timeout_ns : 0);
     ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n", request.address.to_string().c_str(),
-               util::ErrorText(-status).c_str(), remedy(status));
-    return retry_or_fail(connection, status, is_lack(status) ? kRetries : 0);
+               util::ErrorText(-status).c_str(), util::remedy_of_lack(-status));
+    return retry_or_fail(connection, status, util::is_lack(status) ? kRetries : 0);
   }
   const Credentials peer = peer_credentials(socket->get());
   if (peer.uid != geteuid()) {
@@ -157,7 +154,7 @@ void Handshake::refuse(Connection& connection, const char* why) {
 
 /// A peer that gets no answer tries again for a while: what lacks here now may be here then.
 void Handshake::turn_away(Connection& connection, int error, const char* why) {
-  if (!is_lack(error)) return refuse(connection, why);
+  if (!util::is_lack(error)) return refuse(connection, why);
   ERDMA_WARN(EP_CTRL, "process %d has to connect again: %s\n",
              int(peer_credentials(connection.socket.get()).pid), why);
   x_connections.drop(connection);
@@ -262,7 +259,7 @@ void Handshake::on_welcome(Connection& connection) {
   }
   if (received.truncated) {
     ERDMA_NOTICE(descriptors, EP_CTRL, "cannot take what %s shares%s", peer.c_str(),
-                 remedy(-FI_EMFILE));
+                 util::remedy_of_lack(EMFILE));
     return fail(connection, -FI_EMFILE);
   }
   connection.attempt->welcome = welcome;
@@ -283,7 +280,7 @@ void Handshake::accept_welcome(Connection& connection) {
   if (again && connection.process->life().exited()) return fail(connection, -FI_ECONNREFUSED);
   const int status =
       again ? 0 : x_connections.find_or_add_process(connection, welcome.greeting, &why);
-  if (is_lack(status)) return await_room(connection, status);
+  if (util::is_lack(status)) return await_room(connection, status);
   auto chunk = Memfd::adopt(std::move(attempt.chunk), kColdChunkBytes);
   if (!status && chunk.error() == -FI_ENOMEM) return await_room(connection, -FI_ENOMEM);
   if (status || !chunk || welcome.ring >= kColdRings) {

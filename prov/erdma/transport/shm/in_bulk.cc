@@ -8,6 +8,7 @@
 
 #include "transport/shm/link.h"
 #include "transport/shm/link_context.h"
+#include "util/lacks.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -24,7 +25,7 @@ uint64_t number_of(util::PoolHandle handle) noexcept {
 
 /// Peers and other threads may give back what lacks. Without it, each message of the peer fails.
 int await_room(LinkContext& context, int error) noexcept {
-  if (!is_lack(error)) return error;
+  if (!util::is_lack(error)) return error;
   const uint64_t now = context.clock.now();
   // A lack that nobody met for a while is over, though no attempt has shown it.
   if (!context.lacks_since || now - context.next_pass >= kLackPatience) context.lacks_since = now;

@@ -9,6 +9,7 @@
 
 #include "transport/shm/unix_socket.h"
 #include "util/error_text.h"
+#include "util/lacks.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -101,8 +102,7 @@ void Listener::accept() {
     } else if (errno != EINTR && errno != ECONNABORTED) {
       if (!x_exhaustion_logged)
         ERDMA_NOTICE(descriptors, EP_CTRL, "cannot accept peers: %s%s",
-                     util::ErrorText(errno).c_str(),
-                     errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
+                     util::ErrorText(errno).c_str(), util::remedy_of_lack(errno));
       x_exhaustion_logged = true;
       return pause(kLongPause);
     }

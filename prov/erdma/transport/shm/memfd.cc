@@ -12,6 +12,7 @@
 
 #include "util/error_text.h"
 #include "util/file_size.h"
+#include "util/lacks.h"
 #include "util/log.h"
 #include "util/memory_file.h"
 #include "util/process_epoch.h"
@@ -49,10 +50,6 @@ int mapping_error() noexcept {
 }
 
 }  // namespace
-
-bool is_lack(int error) noexcept {
-  return error == -FI_EMFILE || error == -ENFILE || error == -FI_ENOMEM || error == -ENOBUFS;
-}
 
 Memfd::Memfd(Memfd&& other) noexcept
     : x_fd(std::move(other.x_fd)),
@@ -97,8 +94,7 @@ util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed)
   if (!segment.x_fd) {
     const int error = errno;
     ERDMA_NOTICE(descriptors, EP_CTRL, "memfd_create(%s): %s%s", name,
-                 util::ErrorText(error).c_str(),
-                 error == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
+                 util::ErrorText(error).c_str(), util::remedy_of_lack(error));
     return -error;
   }
   if (const int rc = util::set_file_size(segment.fd(), bytes)) {

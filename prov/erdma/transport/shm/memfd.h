@@ -8,9 +8,6 @@
 
 namespace erdma::transport::shm {
 
-/// True of an error that says that this process or the host has no descriptor or no memory now.
-bool is_lack(int error) noexcept;
-
 /// One mapped and sealed memfd: made here and sent to a peer, or received from a peer and checked.
 /// Nothing appears in the file system; the size can never change, so no access raises SIGBUS.
 /// Forked children do not inherit the mapping (and do not unmap it).

@@ -7,6 +7,7 @@
 
 #include "transport/endpoint_thread.h"
 #include "transport/verbs/host_mismatch.h"
+#include "util/lacks.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -46,11 +47,6 @@ int judge_reset(Peer& peer, uint64_t now) noexcept {
 
 bool is_of_port(int status) noexcept {
   return status == -FI_EADDRINUSE || status == -FI_EADDRNOTAVAIL;
-}
-
-/// Another part of this process, or of this host, may give back what lacks now.
-bool is_of_shortage(int status) noexcept {
-  return status == -FI_EMFILE || status == -ENFILE || status == -FI_ENOMEM || status == -ENOBUFS;
 }
 
 /// If an address is gone, none of its ports is available; on any other address most ports are.
@@ -189,7 +185,7 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   }
   // The next attempt uses another port.
   const bool again =
-      unrouted || status == -FI_ECONNRESET || is_of_port(status) || is_of_shortage(status);
+      unrouted || status == -FI_ECONNRESET || is_of_port(status) || util::is_lack(status);
   // A peer that is starting may not answer within the kernel's limit, which may be the shorter one.
   const bool absent = status == -FI_ECONNREFUSED || status == -FI_ETIMEDOUT;
   attempt_failed(attempt, status, again || (absent && peer.retry_refused));
