@@ -22,7 +22,7 @@ inline constexpr size_t kBounceSlots = 16;
 /// get physical memory only when they are first needed (BulkMemory::back_bounce).
 inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceSlotBytes;
 
-/// What a bulk channel asks of the InBulk that owns its memory.
+/// What a bulk channel asks of the BulkOperations that owns its memory.
 class BulkMemory {
  public:
   /// Gives the slots physical memory. 0, -FI_EAGAIN (there is none now) or another negative errno.

@@ -199,7 +199,7 @@ void InChannel::ask_to_demote() noexcept {
 
 int InChannel::share_bulk() noexcept {
   if (x_bulk) return 0;
-  auto bulk = InBulk::share(x_context, *this);
+  auto bulk = BulkOperations::share(x_context, *this);
   if (!bulk) return bulk.error();
   x_bulk = std::move(*bulk);
   return 0;
@@ -239,7 +239,7 @@ void InChannel::await_quiet() noexcept {
 
 void InChannel::end_writes(util::PoolHandle target, Sink& sink, int status) noexcept {
   if (!x_bulk) return;
-  const uint64_t group = InBulk::group_of(target);
+  const uint64_t group = BulkOperations::group_of(target);
   wait_until(x_context.clock, [&] { return x_bulk->quiesce(group) || sender_dead(); });
   x_bulk->cancel(sink, status, group);
 }

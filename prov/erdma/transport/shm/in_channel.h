@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "transport/shm/bulk_operations.h"
 #include "transport/shm/connection.h"
-#include "transport/shm/in_bulk.h"
 #include "transport/shm/memfd.h"
 #include "transport/shm/region_gate.h"
 #include "transport/shm/ring.h"
@@ -57,7 +57,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   /// Something has arrived or is about to arrive.
   bool in_use() const noexcept { return x_delivered || ready() || (x_bulk && x_bulk->active()); }
 
-  // As in InBulk.
+  // As in BulkOperations.
   int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
   int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
@@ -67,7 +67,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   /// The peer may be inside an access to a shared region.
   bool regions_in_use() noexcept { return x_owner_gate.inside() && !sender_dead(); }
   /// Null: there has been no large transfer.
-  InBulk* bulk() const noexcept { return x_bulk.get(); }
+  BulkOperations* bulk() const noexcept { return x_bulk.get(); }
   /// Stops the peer from beginning accesses to local memory. False: an access may be under way.
   bool quiesce() noexcept;
   /// Waits for that, a tenth of a second at most; only for callers that cannot call again later.
@@ -128,7 +128,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   util::Ref<Connection> x_connection;
   OwnerGate x_owner_gate;
   std::unique_ptr<Hot> x_hot;
-  std::unique_ptr<InBulk> x_bulk;  ///< from the first large transfer on
+  std::unique_ptr<BulkOperations> x_bulk;  ///< from the first large transfer on
 };
 
 }  // namespace erdma::transport::shm

@@ -22,12 +22,13 @@ struct RemoteWrite {
 
 /// The large transfers of one inbound channel, made with the first of them: the memory shared with
 /// the sender, and which operation waits for which transfer. Polling thread only.
-class InBulk final : private BulkMemory, private NullSink {
+class BulkOperations final : private BulkMemory, private NullSink {
  public:
   /// Makes the memory and sends it to the peer. -FI_EAGAIN, -FI_ENOMEM, ...
-  static util::Result<std::unique_ptr<InBulk>> share(LinkContext& context, InChannel& channel);
-  InBulk(LinkContext& context, InChannel& channel, Memfd memory);
-  ~InBulk();
+  static util::Result<std::unique_ptr<BulkOperations>> share(LinkContext& context,
+                                                             InChannel& channel);
+  BulkOperations(LinkContext& context, InChannel& channel, Memfd memory);
+  ~BulkOperations();
 
   /// Copies from the peer's remote key. Ends with on_done(token), or with an answer to the remote
   /// write `write`.

@@ -1,4 +1,4 @@
-#include "transport/shm/in_bulk.h"
+#include "transport/shm/bulk_operations.h"
 
 #include <cerrno>
 #include <new>
@@ -36,13 +36,14 @@ int await_room(LinkContext& context, int error) noexcept {
 
 }  // namespace
 
-util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChannel& channel) try {
+util::Result<std::unique_ptr<BulkOperations>> BulkOperations::share(LinkContext& context,
+                                                                    InChannel& channel) try {
   if (context.clock.now() < context.next_pass) return context.try_later();
   auto segment = Memfd::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
   if (segment.error() == -EFBIG) return -FI_ENOMEM;
   if (!segment) return await_room(context, segment.error());
   context.lacks_since = 0;
-  auto bulk = std::make_unique<InBulk>(context, channel, std::move(*segment));
+  auto bulk = std::make_unique<BulkOperations>(context, channel, std::move(*segment));
   const int fd = bulk->x_segment.fd();
   const int rc = send_control(channel.connection()->socket, ControlType::bulk_memory, 0, &fd);
   if (rc == -FI_EAGAIN) return context.try_later();
@@ -57,7 +58,7 @@ util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChan
   return -FI_ENOMEM;
 }
 
-InBulk::InBulk(LinkContext& context, InChannel& channel, Memfd memory)
+BulkOperations::BulkOperations(LinkContext& context, InChannel& channel, Memfd memory)
     : x_context(context),
       x_channel(channel),
       x_segment(std::move(memory)),
@@ -65,12 +66,12 @@ InBulk::InBulk(LinkContext& context, InChannel& channel, Memfd memory)
                   channel.link().direct().peer(), context.options, context.core,
                   channel.link().out().counters(), context.clock) {}
 
-InBulk::~InBulk() {
+BulkOperations::~BulkOperations() {
   if (x_has_bounce) --x_context.bounces;
 }
 
 template <typename Start>
-int InBulk::begin(const Moving& what, Start&& start) noexcept {
+int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
   x_context.count_message();
   Moving* moving = x_moving.acquire(what);
   if (!moving) return -FI_ENOMEM;
@@ -82,8 +83,8 @@ int InBulk::begin(const Moving& what, Start&& start) noexcept {
   return rc;
 }
 
-int InBulk::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-                 uint64_t token, const RemoteWrite* write) noexcept {
+int BulkOperations::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
+                         uint64_t token, const RemoteWrite* write) noexcept {
   const Moving what{token, write ? *write : RemoteWrite{}, write != nullptr};
   const int rc = begin(what, [&](uint64_t name) {
     return x_transfers.start(remote, local, count, length, name,
@@ -93,14 +94,15 @@ int InBulk::read(const RemoteKey& remote, const iovec* local, size_t count, size
   return rc;
 }
 
-int InBulk::access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
-                   size_t count, size_t length, uint64_t token) noexcept {
+int BulkOperations::access(CmaCall call, const SharedRegion& region, uint64_t offset,
+                           const iovec* local, size_t count, size_t length,
+                           uint64_t token) noexcept {
   return begin({token, {}, false}, [&](uint64_t name) {
     return x_transfers.access(call, region, offset, local, count, length, name);
   });
 }
 
-int InBulk::poll(Sink& sink) noexcept {
+int BulkOperations::poll(Sink& sink) noexcept {
   x_sink = &sink;
   const int steps = x_transfers.poll(*this);
   if (steps) x_channel.wake_waiting_sender();
@@ -108,17 +110,17 @@ int InBulk::poll(Sink& sink) noexcept {
 }
 
 /// Never 0, which is the group of all other transfers.
-uint64_t InBulk::group_of(util::PoolHandle target) noexcept {
+uint64_t BulkOperations::group_of(util::PoolHandle target) noexcept {
   return number_of(target);
 }
 
-void InBulk::cancel(Sink& sink, int status, uint64_t group) noexcept {
+void BulkOperations::cancel(Sink& sink, int status, uint64_t group) noexcept {
   Sink* const polled = std::exchange(x_sink, &sink);  // revoke() may be called within an on_done()
   x_transfers.cancel(*this, status, group);
   x_sink = polled;
 }
 
-void InBulk::on_done(uint64_t token, int status) noexcept {
+void BulkOperations::on_done(uint64_t token, int status) noexcept {
   Moving* moving = x_moving.find({uint32_t(token), uint16_t(token >> 32)});
   if (!moving) return;
   const Moving done = *moving;
@@ -129,7 +131,7 @@ void InBulk::on_done(uint64_t token, int status) noexcept {
     x_sink->on_done(done.token, status);
 }
 
-int InBulk::back_bounce() noexcept {
+int BulkOperations::back_bounce() noexcept {
   if (x_context.clock.now() < x_context.next_pass) return x_context.try_later();
   const int rc = x_segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
   if (rc) return await_room(x_context, rc);
@@ -139,34 +141,34 @@ int InBulk::back_bounce() noexcept {
   return 0;
 }
 
-bool InBulk::bounce_affordable() const noexcept {
+bool BulkOperations::bounce_affordable() const noexcept {
   return x_has_bounce || x_context.bounces < kBouncesByChoice;
 }
 
-bool InBulk::sender_left() const noexcept {
+bool BulkOperations::sender_left() const noexcept {
   return x_channel.sender_left();
 }
 
-bool InBulk::shares_back() const noexcept {
+bool BulkOperations::shares_back() const noexcept {
   const BulkOut* const bulk = x_channel.link().out().bulk();
   return bulk && bulk->shared() != BulkOut::Shared::nothing;
 }
 
-uint64_t InBulk::revocations_seen() const noexcept {
+uint64_t BulkOperations::revocations_seen() const noexcept {
   OutChannel& out = x_channel.link().out();
   return out.up() ? out.peer_gate().heard() : 0;
 }
 
-bool InBulk::enter(uint64_t heard) noexcept {
+bool BulkOperations::enter(uint64_t heard) noexcept {
   OutChannel& out = x_channel.link().out();
   return out.up() && out.peer_gate().enter(heard);
 }
 
-void InBulk::leave() noexcept {
+void BulkOperations::leave() noexcept {
   x_channel.link().out().peer_gate().leave();
 }
 
-void InBulk::ask_for_help() noexcept {
+void BulkOperations::ask_for_help() noexcept {
   x_channel.link().out().ask_for_help();
 }
 
