@@ -1,5 +1,6 @@
 #pragma once
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include "util/fd.h"
@@ -19,6 +20,12 @@ class EventFd {
   void drain() const noexcept {
     eventfd_t count;
     (void)::eventfd_read(x_fd.get(), &count);
+  }
+  /// Waits for ring(), with a time limit as in poll(2), and drains.
+  void await(int timeout_ms) const noexcept {
+    pollfd rung{x_fd.get(), POLLIN, 0};
+    (void)::poll(&rung, 1, timeout_ms);
+    drain();
   }
   void reset() noexcept { x_fd.reset(); }
 

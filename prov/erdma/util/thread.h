@@ -3,12 +3,15 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <mutex>
+
+#include "util/event_fd.h"
 
 namespace erdma::util {
 
 /// A background thread that blocks all signals, so that no signal handler of the application runs
-/// on it. The object must not move, and its owner must call join(). The thread does not exist in a
-/// forked child, where no function of this class may be called.
+/// on it. The object must not move, and its owner must call join() or stop(). The thread does not
+/// exist in a forked child, where no function of this class may be called.
 class Thread {
  public:
   /// Runs (owner.*Body)(). `name`: a string literal of at most 15 characters. Returns 0 or a
@@ -30,6 +33,16 @@ class Thread {
   void join() noexcept {
     x_running = false;
     pthread_join(x_thread, nullptr);
+  }
+  /// Ends the thread, if it runs: sets `flag` with the mutex held, wakes the thread and joins it.
+  void stop(std::mutex& mutex, bool& flag, const EventFd& wake) noexcept {
+    if (!x_running) return;
+    {
+      const std::lock_guard guard(mutex);
+      flag = true;
+    }
+    wake.ring();
+    join();
   }
 
  private:

@@ -1,7 +1,5 @@
 #include "transport/verbs/gpu_registrations.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -61,14 +59,7 @@ GpuRegistrations::GpuRegistrations(const Device& device, hmem::Cuda& cuda,
 
 GpuRegistrations::~GpuRegistrations() {
   x_device.set_gpu_evictor(nullptr);
-  if (x_thread.running()) {
-    {
-      std::lock_guard guard(x_mutex);
-      x_stop = true;
-    }
-    x_wake.ring();
-    x_thread.join();
-  }
+  x_thread.stop(x_mutex, x_stop, x_wake);
   for (auto* list : {&x_idle, &x_held}) destroy(*list);
 }
 
@@ -187,8 +178,7 @@ bool GpuRegistrations::lingers() noexcept {
 void GpuRegistrations::end_unused() noexcept {
   const util::SystemClock clock;
   for (int timeout = -1;;) {
-    pollfd wake{x_wake.fd(), POLLIN, 0};
-    if (::poll(&wake, 1, timeout) > 0) x_wake.drain();
+    x_wake.await(timeout);
     Retired retired;
     const std::lock_guard guard(x_mutex);
     if (x_stop) return;

@@ -1,7 +1,5 @@
 #include "transport/verbs/registration_cache.h"
 
-#include <poll.h>
-
 #include <atomic>
 #include <cerrno>
 #include <new>
@@ -74,14 +72,7 @@ WatchedCache::~WatchedCache() {
   util::BeforeFork::forget();
   if (x_limits.device) x_limits.device->set_evictor(nullptr);
   const bool ours = x_epoch == util::process_epoch();
-  if (ours && x_evict_thread.running()) {
-    {
-      std::lock_guard guard(x_mutex);
-      x_stop = true;
-    }
-    x_wake.ring();
-    x_evict_thread.join();
-  }
+  if (ours) x_evict_thread.stop(x_mutex, x_stop, x_wake);
   // Unwatch explicitly, so that no call on this memory waits for events if a child still has the
   // descriptor.
   for (const MemoryRange& range : x_watched.ranges())
@@ -102,13 +93,12 @@ WatchedCache::~WatchedCache() {
 void WatchedCache::evict_loop() noexcept {
   const util::SystemClock clock;
   for (;;) {
-    pollfd wake{x_wake.fd(), POLLIN, 0};
     int timeout = -1;
     {
       std::lock_guard guard(x_mutex);
       if (!x_quarantines.empty()) timeout = int(x_limits.tick_ns / 1'000'000) + 1;
     }
-    if (::poll(&wake, 1, timeout) > 0) x_wake.drain();
+    x_wake.await(timeout);
     if (!destroy_due(clock.now())) return;
   }
 }

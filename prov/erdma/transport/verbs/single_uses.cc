@@ -1,7 +1,5 @@
 #include "transport/verbs/single_uses.h"
 
-#include <poll.h>
-
 #include <atomic>
 #include <cerrno>
 #include <new>
@@ -31,14 +29,7 @@ SingleUses::~SingleUses() {
   // In a child the regions belong to the parent. What describes them is left where it is, because
   // the parent's thread may have been changing the list when the process forked.
   if (x_epoch != util::process_epoch()) return;
-  if (x_evict_thread.running()) {
-    {
-      std::lock_guard guard(x_mutex);
-      x_stop = true;
-    }
-    x_wake.ring();
-    x_evict_thread.join();
-  }
+  x_evict_thread.stop(x_mutex, x_stop, x_wake);
   (void)destroy_retired();
   util::expect_none_left("use of a registration", x_regions);
 }
@@ -62,9 +53,7 @@ void SingleUses::wait(int timeout_ms) noexcept {
       return;
     }
   }
-  pollfd wake{x_wake.fd(), POLLIN, 0};
-  (void)::poll(&wake, 1, timeout_ms);
-  x_wake.drain();
+  x_wake.await(timeout_ms);
 }
 
 bool SingleUses::must_stop() noexcept {
