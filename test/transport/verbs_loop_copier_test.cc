@@ -45,7 +45,7 @@ std::vector<uint16_t> ports_of_listeners() {
     int listens = 0;
     socklen_t length = sizeof(listens);
     if (!getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) && listens)
-      ports.push_back(address_of(fd, getsockname).port());
+      ports.push_back(util::SocketAddress::of(fd, getsockname).port());
   }
   return ports;
 }

@@ -5,6 +5,7 @@
 
 #include "fabric/endpoint_summary.h"
 #include "fabric/env.h"
+#include "util/clock.h"
 
 namespace erdma::fabric {
 namespace {
@@ -111,7 +112,7 @@ void EndpointStatistics::leads(const util::SocketAddress& peer, const char* path
   if (!block) return;
   x_peers[peer].addressed = true;
   block->endpoint = x_page->index_of(*x_block);
-  block->since = nanoseconds_since_1970();
+  block->since = util::nanoseconds_of(CLOCK_REALTIME);
   util::put_text(block->path, path);
   util::put_text(block->address, peer.to_string().c_str());
   ProcessPage::end_change(*block);
@@ -224,7 +225,7 @@ void EndpointStatistics::forget(const util::SocketAddress& peer) noexcept {
 void EndpointStatistics::on_endpoint_waits(const protocol::OpenOperations& any) noexcept {
   if (!x_block || !x_page->ours()) return;
   ProcessPage::begin_change(*x_block);
-  x_block->answered = nanoseconds_since_1970();
+  x_block->answered = util::nanoseconds_of(CLOCK_REALTIME);
   age(x_block->any_receive_waited, x_block->any_receive_id, any.id, passed_since_answer());
   x_block->any_receives = any.count, x_block->any_receive_id = any.id;
   x_block->any_receive_bytes = any.bytes, x_block->any_receive_tag = any.tag;

@@ -136,10 +136,7 @@ SocketAddress source_by_route(const SocketAddress& destination) noexcept {
   SocketAddress target = destination;
   if (!target.port()) target.set_port(9);
   if (!socket || connect(socket.get(), target.data(), socklen_t(target.size()))) return {};
-  sockaddr_storage own{};
-  socklen_t length = sizeof(own);
-  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length)) return {};
-  return SocketAddress::from_sockaddr(&own, length);
+  return SocketAddress::of(socket.get(), getsockname);
 }
 
 }  // namespace erdma::fabric

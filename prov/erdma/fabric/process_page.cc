@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <new>
 #include <string>
@@ -17,6 +16,7 @@
 
 #include "fabric/info_offer.h"
 #include "fabric/job_identity.h"
+#include "util/clock.h"
 #include "util/lock.h"
 #include "util/log.h"
 #include "util/notice.h"
@@ -113,12 +113,6 @@ Text refusal_text(uint64_t bytes) noexcept {
 
 }  // namespace
 
-uint64_t nanoseconds_since_1970() noexcept {
-  timespec time{};
-  clock_gettime(CLOCK_REALTIME, &time);
-  return uint64_t(time.tv_sec) * 1'000'000'000u + uint64_t(time.tv_nsec);
-}
-
 std::shared_ptr<ProcessPage> ProcessPage::get() noexcept try {
   const std::lock_guard guard(g_lock);
   std::weak_ptr<ProcessPage>& known = known_page();
@@ -158,7 +152,7 @@ void ProcessPage::introduce() {
   x_process = take<ProcessBlock>(kProcessKind);
   if (!x_process) return;
   x_process->pid = uint64_t(getpid());
-  x_process->started = nanoseconds_since_1970();
+  x_process->started = util::nanoseconds_of(CLOCK_REALTIME);
   x_process->rank = job.rank;
   x_process->ranks = job.ranks;
   x_process->local_rank = job.local_rank;

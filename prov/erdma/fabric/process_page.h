@@ -89,7 +89,4 @@ class ProcessPage {
   util::Fd x_questions;
 };
 
-/// The time of CLOCK_REALTIME.
-uint64_t nanoseconds_since_1970() noexcept;
-
 }  // namespace erdma::fabric

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,6 +16,16 @@ inline int set_file_size(int fd, size_t bytes) noexcept {
   if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
     return -EFBIG;
   return ftruncate(fd, off_t(bytes)) ? -errno : 0;
+}
+
+/// Allocates memory for a range of a file or memfd, like posix_fallocate, but without libc's
+/// fallback of touching every page. Returns 0 or -errno.
+inline int allocate_range(int fd, size_t offset, size_t bytes) noexcept {
+  int rc;
+  do {
+    rc = fallocate(fd, 0, off_t(offset), off_t(bytes)) ? -errno : 0;
+  } while (rc == -EINTR);
+  return rc;
 }
 
 }  // namespace erdma::util

@@ -8,6 +8,13 @@
 
 namespace erdma::util {
 
+SocketAddress SocketAddress::of(int socket, int (*get)(int, sockaddr*, socklen_t*)) noexcept {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof(storage);
+  if (get(socket, reinterpret_cast<sockaddr*>(&storage), &length)) return {};
+  return from_sockaddr(&storage, length);
+}
+
 SocketAddress SocketAddress::from_sockaddr(const void* address, size_t length) noexcept {
   SocketAddress result;
   sa_family_t family = AF_UNSPEC;

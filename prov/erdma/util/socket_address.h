@@ -35,6 +35,8 @@ class SocketAddress {
   /// An IP as ip() returns it, of AF_INET or AF_INET6. `scope`: of IPv6 only.
   static SocketAddress from_ip(sa_family_t family, const void* ip, uint16_t port,
                                uint32_t scope = 0) noexcept;
+  /// The result of getsockname(2) or getpeername(2) for the socket; unset on failure.
+  static SocketAddress of(int socket, int (*get)(int, sockaddr*, socklen_t*)) noexcept;
   /// Bytes of a sockaddr: 16 for IPv4, 28 for IPv6, 0 for other families.
   static constexpr size_t size_of(sa_family_t family) noexcept {
     return family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
@@ -48,7 +50,7 @@ class SocketAddress {
   /// The IP in network byte order: 4 bytes for IPv4, 16 for IPv6, none when unset.
   std::span<const std::byte> ip() const noexcept;
   uint32_t scope() const noexcept;  ///< of IPv6; 0: none
-  uint16_t port() const noexcept;  ///< host order
+  uint16_t port() const noexcept;   ///< host order
   void set_port(uint16_t port) noexcept;
   bool wildcard() const noexcept;                             ///< 0.0.0.0 or ::
   bool loopback() const noexcept;                             ///< 127/8, ::1 or ::ffff:127/104

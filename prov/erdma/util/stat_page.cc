@@ -94,11 +94,8 @@ int StatPage::map(size_t bytes) noexcept {
 /// Allocates memory for a range of whole pages and makes it writable. Without the allocation a
 /// write to the range would raise SIGBUS if memory is exhausted.
 bool StatPage::back(size_t offset, size_t bytes) noexcept {
-  int failed;
-  do {
-    failed = fallocate(x_fd.get(), 0, off_t(offset), off_t(bytes));
-  } while (failed && errno == EINTR);
-  return !failed && !mprotect(x_base + offset, bytes, PROT_READ | PROT_WRITE);
+  return !allocate_range(x_fd.get(), offset, bytes) &&
+         !mprotect(x_base + offset, bytes, PROT_READ | PROT_WRITE);
 }
 
 void StatPage::lay_out(std::span<const StatKind> kinds,

@@ -70,8 +70,7 @@ void BulkOut::attach(void* shared) noexcept {
   x_memory = shared;
   x_page = &shared_page(shared);
   for (size_t i = 0; i < kMaxShared; ++i)
-    if (const uint16_t generation = x_revoked[i])
-      tell_before_reuse(x_page->revoked[i], generation);
+    if (const uint16_t generation = x_revoked[i]) tell_before_reuse(x_page->revoked[i], generation);
   x_revoked.reset();
   publish_write_state();
 }

@@ -26,21 +26,13 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-/// Like posix_fallocate, without libc's fallback of touching every page.
-int reserve(int fd, size_t offset, size_t bytes) noexcept {
-  int rc;
-  do {
-    rc = fallocate(fd, 0, off_t(offset), off_t(bytes)) ? errno : 0;
-  } while (rc == EINTR);
-  return rc;
-}
-
-/// The same through the mapping alone. The kernel requires the address of a page's first byte, and
-/// page sizes differ between machines; backing the start of the first page again costs nothing.
+/// Allocates memory through the mapping alone. Returns 0 or -errno. The kernel requires the address
+/// of a page's first byte, and page sizes differ between machines; backing the start of the first
+/// page again costs nothing.
 int populate(void* base, size_t offset, size_t bytes) noexcept {
   const size_t before = offset & (size_t(getpagesize()) - 1);
   std::byte* const from = static_cast<std::byte*>(base) + offset - before;
-  return madvise(from, before + bytes, MADV_POPULATE_WRITE) ? errno : 0;
+  return madvise(from, before + bytes, MADV_POPULATE_WRITE) ? -errno : 0;
 }
 
 /// EAGAIN is a lack of memory, too: the process locks all its mappings and has reached its limit.
@@ -134,10 +126,11 @@ util::Result<Memfd> Memfd::adopt(util::Fd&& fd, size_t bytes) {
 
 int Memfd::back(size_t offset, size_t bytes) noexcept {
   if (!bytes) return 0;
-  const int error = x_fd ? reserve(x_fd.get(), offset, bytes) : populate(x_base, offset, bytes);
-  if (!error) return 0;
+  const int rc =
+      x_fd ? util::allocate_range(x_fd.get(), offset, bytes) : populate(x_base, offset, bytes);
+  if (!rc) return 0;
   ERDMA_WARN(EP_CTRL, "no memory for %zu bytes to share with peers: %s\n", bytes,
-             util::ErrorText(error).c_str());
+             util::ErrorText(-rc).c_str());
   return -FI_ENOMEM;
 }
 

@@ -31,13 +31,6 @@ int bound_socket(const util::SocketAddress& address, bool late_port) noexcept {
   return fd.release();
 }
 
-util::SocketAddress address_of(int fd, int (*get)(int, sockaddr*, socklen_t*)) noexcept {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof(storage);
-  if (get(fd, reinterpret_cast<sockaddr*>(&storage), &length)) return {};
-  return util::SocketAddress::from_sockaddr(&storage, length);
-}
-
 HelloKind HelloSocket::Message::kind() const noexcept {
   return HelloKind(length > kKindAt ? uint8_t(bytes[kKindAt]) : 0);
 }

@@ -18,8 +18,6 @@ namespace erdma::transport::verbs {
 /// A non-blocking TCP socket of the family of `address` and bound to it, or -errno. `late_port`:
 /// connect() chooses the port, and may use one port for many peers.
 int bound_socket(const util::SocketAddress& address, bool late_port) noexcept;
-/// The result of getsockname() or getpeername().
-util::SocketAddress address_of(int fd, int (*get)(int, sockaddr*, socklen_t*)) noexcept;
 
 /// A TCP connection that carries the messages of a handshake: a hello, a welcome or a refusal, a
 /// confirm, and at the end a bye.

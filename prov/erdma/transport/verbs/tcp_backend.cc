@@ -164,7 +164,9 @@ void TcpBackend::on_writable(Socket& socket, BackendEvents& events) {
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length)) error = errno;
   // If the port has no listener and is chosen for this end as well, TCP connects the socket to
   // itself.
-  if (!error && address_of(fd, getsockname) == address_of(fd, getpeername)) error = ECONNREFUSED;
+  using util::SocketAddress;
+  if (!error && SocketAddress::of(fd, getsockname) == SocketAddress::of(fd, getpeername))
+    error = ECONNREFUSED;
   if (!error) {
     socket.tcp.keep_alive(x_peer_timeout);
     socket.state = State::reached;

@@ -41,7 +41,7 @@ int TcpListener::open(int epoll, util::SocketAddress& name) noexcept {
   x_fd.reset(fd);
   x_epoll = epoll;
   if (::listen(fd, kTcpBacklog)) return -errno;
-  name.set_port(address_of(fd, getsockname).port());
+  name.set_port(util::SocketAddress::of(fd, getsockname).port());
   return watch(EPOLL_CTL_ADD);
 }
 
