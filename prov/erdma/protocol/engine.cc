@@ -329,7 +329,7 @@ void Engine::on_preview(transport::Link& link, const std::byte* header_bytes) no
 }
 
 void Engine::on_done(uint64_t token, int status) noexcept {
-  const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
+  const util::PoolHandle handle = util::PoolHandle::of(token);
   switch (TokenOf(token >> 48)) {
     case TokenOf::access:
       return x_fast_rma.on_done(handle, status);

@@ -30,7 +30,7 @@ struct Grant;
 enum class TokenOf : uint8_t { access, send, delivery, service };
 
 constexpr uint64_t make_token(TokenOf kind, util::PoolHandle handle) noexcept {
-  return uint64_t(handle.index) | uint64_t(handle.generation) << 32 | uint64_t(kind) << 48;
+  return handle.number() | uint64_t(kind) << 48;
 }
 
 /// Returns FI_REMOTE_CQ_DATA, for the completion of a received message, if it has such data.

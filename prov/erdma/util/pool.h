@@ -16,6 +16,12 @@ namespace erdma::util {
 struct PoolHandle {
   uint32_t index = UINT32_MAX;
   uint16_t generation = 0;
+
+  /// The handle as a number below 2^48; of() also accepts numbers with other bits above.
+  constexpr uint64_t number() const noexcept { return index | uint64_t(generation) << 32; }
+  static constexpr PoolHandle of(uint64_t number) noexcept {
+    return {uint32_t(number), uint16_t(number >> 32)};
+  }
 };
 
 /// Objects of one type in chunks of kChunk that never move, recycled last-in first-out. Not

@@ -19,10 +19,6 @@ constexpr uint64_t kPassPause = util::kMillisecond;
 constexpr uint64_t kLackPatience = 5'000 * util::kMillisecond;
 constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
 
-uint64_t number_of(util::PoolHandle handle) noexcept {
-  return uint64_t(handle.generation) << 32 | handle.index;
-}
-
 /// Peers and other threads may give back what lacks. Without it, each message of the peer fails.
 int await_room(LinkContext& context, int error) noexcept {
   if (!util::is_lack(error)) return error;
@@ -75,7 +71,7 @@ int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
   x_context.count_message();
   Moving* moving = x_moving.acquire(what);
   if (!moving) return -FI_ENOMEM;
-  const int rc = start(number_of(x_moving.handle(*moving)));
+  const int rc = start(x_moving.handle(*moving).number());
   if (rc)
     x_moving.release(*moving);
   else
@@ -111,7 +107,7 @@ int BulkOperations::poll(Sink& sink) noexcept {
 
 /// Never 0, which is the group of all other transfers.
 uint64_t BulkOperations::group_of(util::PoolHandle target) noexcept {
-  return number_of(target);
+  return target.number();
 }
 
 void BulkOperations::cancel(Sink& sink, int status, uint64_t group) noexcept {
@@ -121,7 +117,7 @@ void BulkOperations::cancel(Sink& sink, int status, uint64_t group) noexcept {
 }
 
 void BulkOperations::on_done(uint64_t token, int status) noexcept {
-  Moving* moving = x_moving.find({uint32_t(token), uint16_t(token >> 32)});
+  Moving* moving = x_moving.find(util::PoolHandle::of(token));
   if (!moving) return;
   const Moving done = *moving;
   x_moving.release(*moving);

@@ -21,8 +21,7 @@ class StagingTransport::Relay final : public Sink {
   }
   void on_done(uint64_t token, int status) noexcept override {
     if (token & Flusher::kToken) return x_owner.x_staging.flusher.on_read(status);
-    const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
-    Transfer* transfer = x_owner.x_staging.transfers.find(handle);
+    Transfer* transfer = x_owner.x_staging.transfers.find(util::PoolHandle::of(token));
     if (!transfer) return;
     const uint64_t theirs = transfer->token;
     status = x_owner.x_staging.finish(*transfer, status);

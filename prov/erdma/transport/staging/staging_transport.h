@@ -47,10 +47,7 @@ struct Staging {
   /// Ends a transfer: copies the bytes to their memory. Returns the status of the operation.
   int finish(Transfer& transfer, int status) noexcept;
   /// The token of a transfer for the inner transport.
-  uint64_t token_of(Transfer& transfer) noexcept {
-    const util::PoolHandle handle = transfers.handle(transfer);
-    return uint64_t(handle.index) | uint64_t(handle.generation) << 32;
-  }
+  uint64_t token_of(Transfer& transfer) noexcept { return transfers.handle(transfer).number(); }
 };
 
 /// Wraps a transport, so that its links take device memory too. Bytes of device memory are staged:
