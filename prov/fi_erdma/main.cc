@@ -8,6 +8,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fi_erdma/commands.h"
@@ -67,49 +68,57 @@ void add_details(CLI::App& command, Request& request) {
   command.add_flag("-v,--verbose", request.details, "Print details");
 }
 
-void add_options_of_stat(CLI::App& stat, Request& request) {
-  add_details(stat, request);
-  stat.add_flag("-l,--live", request.live,
-                "Repeat until CTRL-C, then print a summary of the devices");
-  stat.add_option("-i,--interval", request.interval, "Show the rates over this many seconds")
-      ->check(CLI::Range(0.01, 86400.0));
-  stat.add_option("-n,--count", request.count, "Number of intervals")->check(CLI::PositiveNumber);
-  CLI::Option* const device = stat.add_option(
-      "-d,--device", request.device, "Show only endpoints on this device; not with --prometheus");
-  stat.add_option("--by", request.by,
-                  "Print a row for each path of an endpoint, for each peer, or for each process")
-      ->check(CLI::IsMember({"path", "peer", "rank"}));
-  // A sum over the endpoints on one device is no counter: it falls as an endpoint is closed.
-  stat.add_flag("--prometheus", request.prometheus,
-                "Print the text format of Prometheus; not with --device")
-      ->excludes(device);
-  stat.add_option("--sysfs", request.sysfs, "Folder with the counters of devices");
-}
+/// The words of PIDs on the command line.
+struct Words {
+  std::vector<std::string> named;  ///< as arguments
+  std::vector<std::string> more;   ///< by options
+};
 
-int run(int argc, char** argv) {
-  CLI::App program("Shows and tests what the libfabric provider erdma does.", "fi_erdma");
-  program.set_version_flag("-V,--version", "fi_erdma " FI_ERDMA_VERSION);
-  program.require_subcommand(1);
-  Request request;
+CLI::App* add_stat(CLI::App& program, Request& request, Words& words) {
   CLI::App* const stat = add_command(
       program, "stat", "Show how many bytes each process moves, and by which path", request);
-  std::vector<std::string> words;
-  add_pids(*stat, words);
-  std::vector<std::string> more_words;
-  stat->add_option("-p,--pid", more_words, "The same as PID")->check(pid_fault);
-  add_options_of_stat(*stat, request);
+  add_pids(*stat, words.named);
+  stat->add_option("-p,--pid", words.more, "The same as PID")->check(pid_fault);
+  add_details(*stat, request);
+  stat->add_flag("-l,--live", request.live,
+                 "Repeat until CTRL-C, then print a summary of the devices");
+  stat->add_option("-i,--interval", request.interval, "Show the rates over this many seconds")
+      ->check(CLI::Range(0.01, 86400.0));
+  stat->add_option("-n,--count", request.count, "Number of intervals")->check(CLI::PositiveNumber);
+  CLI::Option* const device = stat->add_option(
+      "-d,--device", request.device, "Show only endpoints on this device; not with --prometheus");
+  stat->add_option("--by", request.by,
+                   "Print a row for each path of an endpoint, for each peer, or for each process")
+      ->check(CLI::IsMember({"path", "peer", "rank"}));
+  // A sum over the endpoints on one device is no counter: it falls as an endpoint is closed.
+  stat->add_flag("--prometheus", request.prometheus,
+                 "Print the text format of Prometheus; not with --device")
+      ->excludes(device);
+  stat->add_option("--sysfs", request.sysfs, "Folder with the counters of devices");
+  return stat;
+}
+
+CLI::App* add_hang(CLI::App& program, Request& request, Words& words) {
   CLI::App* const hang =
       add_command(program, "hang",
                   "Show which process waits for which, and which one makes no progress", request);
-  add_pids(*hang, words, true);
+  add_pids(*hang, words.named, true);
   add_details(*hang, request);
   hang->add_option("-i,--interval", request.interval, "Seconds between the two questions (1)")
       ->check(CLI::Range(0.01, 86400.0));
-  add_pids(*add_command(
-               program, "info",
-               "Show libraries, variables and endpoints that a program gets, or those of a process",
-               request),
-           words);
+  return hang;
+}
+
+CLI::App* add_info(CLI::App& program, Request& request, Words& words) {
+  CLI::App* const info = add_command(
+      program, "info",
+      "Show libraries, variables and endpoints that a program gets, or those of a process",
+      request);
+  add_pids(*info, words.named);
+  return info;
+}
+
+CLI::App* add_doctor(CLI::App& program, Request& request) {
   CLI::App* const doctor = program.add_subcommand(
       "doctor", "Try everything that a program needs on this host, and name what does not work");
   CLI::Option* const json = doctor->add_flag("-j,--json", request.json, "Print JSON");
@@ -124,25 +133,36 @@ int run(int argc, char** argv) {
   fi_erdma::add_sides(*doctor, request.peer);
   doctor->get_option("--serve")->excludes(json)->excludes(job);
   doctor->get_option("--peer")->excludes(job);
+  return doctor;
+}
+
+int run(int argc, char** argv) {
+  CLI::App program("Shows and tests what the libfabric provider erdma does.", "fi_erdma");
+  program.set_version_flag("-V,--version", "fi_erdma " FI_ERDMA_VERSION);
+  program.require_subcommand(1);
+  Request request;
   request.peer.provider = "erdma";
   request.bench.provider = request.test.provider = fi_erdma::pair::wanted_provider();
-  CLI::App* const bench = add_bench(program, request);
-  CLI::App* const test = add_test(program, request);
+  Words words;
+  const std::pair<CLI::App*, int (*)(const Request&)> commands[] = {
+      {add_stat(program, request, words), fi_erdma::run_stat},
+      {add_hang(program, request, words), fi_erdma::run_hang},
+      {add_info(program, request, words), fi_erdma::run_info},
+      {add_doctor(program, request), fi_erdma::run_doctor},
+      {add_bench(program, request), fi_erdma::run_bench},
+      {add_test(program, request), fi_erdma::run_test},
+  };
   try {
     program.parse(argc, argv);
-    words.insert(words.end(), more_words.begin(), more_words.end());
-    take_pids(words, request);
+    words.named.insert(words.named.end(), words.more.begin(), words.more.end());
+    take_pids(words.named, request);
     fi_erdma::check_tests(request.test);
   } catch (const CLI::ParseError& error) {
     const int status = program.exit(error);
     return status ? 64 : 0;  // EX_USAGE
   }
-  if (*stat) return fi_erdma::run_stat(request);
-  if (*hang) return fi_erdma::run_hang(request);
-  if (*doctor) return fi_erdma::run_doctor(request);
-  if (*bench) return fi_erdma::run_bench(request);
-  if (*test) return fi_erdma::run_test(request);
-  return fi_erdma::run_info(request);
+  return std::ranges::find_if(commands, [](const auto& command) { return bool(*command.first); })
+      ->second(request);
 }
 
 }  // namespace
