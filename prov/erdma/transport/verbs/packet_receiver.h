@@ -99,15 +99,15 @@ inline bool PacketReceiver::take(const ibv_wc& wc, Packet& packet) noexcept {
 
 inline void PacketReceiver::grow() noexcept {
   if (x_receives.grown() || !x_shared.may_grow()) return;
-  Slab slab;
+  ReceiveSlots large;
   const auto bytes = uint32_t(kPacketOverhead + x_shared.options.eager_bytes + 63) & ~63u;
   if (uint64_t(kLargeReceives) * bytes > x_shared.device.limits().max_region ||
-      slab.make(x_shared.receive_regions, kLargeReceives, bytes)) {
+      large.make(x_shared.receive_regions, kLargeReceives, bytes)) {
     x_shared.growth_failed = true;
     return;
   }
   ++x_shared.grown;  // also if this fails: some receives may be posted, and keep the memory
-  if (const int rc = x_receives.grow(slab))
+  if (const int rc = x_receives.grow(large))
     return x_host.broken(rc, "a receive could not be posted");
   x_sender.credits().grow(kLargeReceives);
   x_sender.due().add(kDueGrow);

@@ -20,7 +20,7 @@ int ReceiveQueue::start(ibv_qp* qp, uint32_t connection) noexcept {
   return post(x_target);
 }
 
-int ReceiveQueue::grow(Slab& large) noexcept {
+int ReceiveQueue::grow(ReceiveSlots& large) noexcept {
   x_large = std::move(large);
   x_grown_from = x_posted;
   x_post_at = 0;
@@ -33,18 +33,18 @@ bool ReceiveQueue::take(uint64_t wr_id, Slot& slot) noexcept {
   if (((uint32_t(wr_id) ^ x_consumed) & WorkId::kNumberMask) != 0 || x_consumed == x_posted)
     return false;
   if (x_consumed == x_grown_from) x_take_at = 0;
-  const Slab& slab = x_consumed >= x_grown_from ? x_large : x_small;
-  slot = {slab.slot(x_take_at), slab.slot_bytes()};
-  if (++x_take_at == slab.slots()) x_take_at = 0;
+  const ReceiveSlots& buffers = x_consumed >= x_grown_from ? x_large : x_small;
+  slot = {buffers.slot(x_take_at), buffers.slot_bytes()};
+  if (++x_take_at == buffers.slots()) x_take_at = 0;
   ++x_consumed;
   return true;
 }
 
 std::byte* ReceiveQueue::put_back() noexcept {
   --x_consumed;
-  const Slab& slab = x_consumed >= x_grown_from ? x_large : x_small;
-  x_take_at = (x_take_at ? x_take_at : slab.slots()) - 1;
-  return slab.slot(x_take_at);
+  const ReceiveSlots& buffers = x_consumed >= x_grown_from ? x_large : x_small;
+  x_take_at = (x_take_at ? x_take_at : buffers.slots()) - 1;
+  return buffers.slot(x_take_at);
 }
 
 int ReceiveQueue::repost(uint32_t& count) noexcept {
@@ -63,14 +63,14 @@ int ReceiveQueue::post(uint32_t count) noexcept {
   constexpr uint32_t kChain = 16;
   ibv_recv_wr requests[kChain];
   ibv_sge pieces[kChain];
-  const Slab& slab = x_large ? x_large : x_small;
+  const ReceiveSlots& buffers = x_large ? x_large : x_small;
   while (count > 0) {
     const uint32_t chained = std::min(count, kChain);
     for (uint32_t i = 0; i < chained; ++i) {
-      pieces[i] = {uint64_t(slab.slot(x_post_at)), slab.slot_bytes(), slab.lkey()};
+      pieces[i] = {uint64_t(buffers.slot(x_post_at)), buffers.slot_bytes(), buffers.lkey()};
       requests[i] = {WorkId::receive(x_connection, uint32_t(x_posted + i)),
                      i + 1 < chained ? &requests[i + 1] : nullptr, &pieces[i], 1};
-      if (++x_post_at == slab.slots()) x_post_at = 0;
+      if (++x_post_at == buffers.slots()) x_post_at = 0;
     }
     ibv_recv_wr* bad = nullptr;
     if (const int rc = ibv_post_recv(x_qp, requests, &bad)) return -std::abs(rc);

@@ -10,7 +10,7 @@ namespace erdma::transport::verbs {
 class Device;
 
 /// Slots of one size in memory of the transport.
-class Slab {
+class ReceiveSlots {
  public:
   /// -FI_ENOMEM and others; logged with the remedy.
   int make(ReceiveRegions& regions, uint32_t slots, uint32_t slot_bytes) noexcept {
@@ -45,14 +45,14 @@ class ReceiveQueue {
     uint32_t capacity;
   };
 
-  /// Makes the small slab. Any thread.
+  /// Makes the small slots. Any thread.
   int make(ReceiveRegions& regions, uint32_t slots, uint32_t slot_bytes) noexcept;
   /// Posts the first receives. The queue pair is at least INIT.
   int start(ibv_qp* qp, uint32_t connection) noexcept;
 
   /// Posts larger receives behind the posted ones. Takes `large` even if that fails, because some
   /// may be posted. 0 or a negative errno: the connection is broken.
-  int grow(Slab& large) noexcept;
+  int grow(ReceiveSlots& large) noexcept;
   bool grown() const noexcept { return bool(x_large); }
   uint64_t grown_from() const noexcept { return x_grown_from; }
   uint32_t small_slots() const noexcept { return x_small_slots; }
@@ -91,8 +91,8 @@ class ReceiveQueue {
   uint32_t x_target = 0;   ///< receives that should be posted
   uint32_t x_batch = 1;
   uint32_t x_small_slots = 0;
-  Slab x_small;
-  Slab x_large;
+  ReceiveSlots x_small;
+  ReceiveSlots x_large;
 };
 
 }  // namespace erdma::transport::verbs
