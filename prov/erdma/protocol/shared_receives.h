@@ -38,7 +38,6 @@ class SharedReceives {
   void join(Engine& engine, AddressBook& book);
   /// The engine ends: removes its unexpected messages.
   void leave(Engine& engine, const Receives& receives) noexcept;
-  size_t engines() const noexcept { return x_engines.size(); }
   ReceiveQueues& queues() noexcept { return x_queues; }
   /// Throws std::bad_alloc.
   const Peer& source_named(const util::SocketAddress& address);

@@ -54,8 +54,6 @@ class Endpoint {
   void post(const std::function<ssize_t()>& post, const char* what);
   /// Waits for the operation and fails if it ended in an error.
   void finish(Operation& operation, const char* what);
-  /// Closes the endpoint. The destructor closes the other objects.
-  void close() { x_port.ep.reset(); }
 
  private:
   void take_error();

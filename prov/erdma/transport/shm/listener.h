@@ -17,7 +17,6 @@ class Listener {
 
   /// Binds the name, and picks a port if it has none. 0 or -FI_EADDRINUSE, ...
   int bind(util::SocketAddress& name);
-  explicit operator bool() const noexcept { return bool(x_socket); }
   /// Accepts: adds connections that await a hello.
   void accept();
   void close() noexcept;

@@ -63,7 +63,6 @@ class RegionIndex {
     for (; to != x_places.end() && to->range.start < range.end; ++to) removed(*to->entry);
     x_places.erase(from, to);
   }
-  size_t size() const noexcept { return x_places.size(); }
 
  private:
   struct Place {
