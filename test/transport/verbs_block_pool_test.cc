@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "fake/captured_log.h"
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
@@ -102,6 +103,19 @@ TEST(without_memory_the_device_is_not_asked_again_while_blocks_are_out) {
   ck_assert(pool.acquire(more));
   pool.release(more);
   for (const BlockPool::Block& block : blocks) pool.release(block);
+}
+
+TEST(a_device_without_a_region_is_not_blamed_on_locked_memory) {
+  Rig rig;
+  BlockPool pool(*rig.device, OwnUse::packets, kBytes, kPerSlab, kSlabs);
+  rig.nic.refuse_regions = ENOSPC;
+  g_log.clear();
+  BlockPool::Block block;
+  for (int i = 0; i < 2; ++i) ck_assert(!pool.acquire(block));
+  rig.nic.refuse_regions = 0;
+  const std::string line = only_log_line();
+  ck_assert(contains(line, "for packets cannot be registered: the NIC has no region left"));
+  ck_assert(!contains(line, "ulimit"));
 }
 
 /// A peer knows the keys of the blocks that its answers went to. There are 3 slabs of 4 blocks.

@@ -71,7 +71,9 @@ void BlockPool::unmake(Slab& slab) noexcept {
 }
 
 bool BlockPool::refuse(int error) noexcept {
-  if (!x_said && !x_device.gone())
+  if (!x_said && error == ENOSPC)
+    tell_of_locked_memory(x_device, slab_bytes(), "packets", error);
+  else if (!x_said && !x_device.gone())
     ERDMA_NOTICE(locked_memory, EP_DATA,
                  "%s: no more memory for packets (%zu KiB: %s); go on with %zu KiB. "
                  "Raise the limit of locked memory (ulimit -l)",

@@ -35,8 +35,8 @@ constexpr int rights_of(OwnUse use, TransportType transport_type) noexcept {
   return 0;
 }
 
-/// Logs that so many bytes of the transport's own memory cannot be registered, with the remedy.
-/// `purpose`: static text.
+/// Logs that so many bytes of the transport's own memory cannot be registered, with the remedy,
+/// which is another one where the device has no region left (ENOSPC). `purpose`: static text.
 void tell_of_locked_memory(const Device& device, size_t bytes, const char* purpose,
                            int error) noexcept;
 
