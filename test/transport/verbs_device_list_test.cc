@@ -72,10 +72,11 @@ class KernelDevices {
  public:
   KernelDevices() { ck_assert_ptr_nonnull(mkdtemp(x_path)); }
   ~KernelDevices() { std::filesystem::remove_all(x_path); }
-  void add(const std::string& name, bool for_programs) {
+  void add(const std::string& name, bool for_programs, const char* file = "") {
     const std::filesystem::path device = path() + "/" + name + "/device";
     std::filesystem::create_directories(device);
     if (for_programs) std::filesystem::create_directory(device / "infiniband_verbs");
+    if (*file) std::filesystem::create_directory(device / "infiniband_verbs" / file);
     std::ofstream(device / "vendor") << "0x1ded\n";
   }
   std::string path() const { return x_path; }
@@ -89,14 +90,16 @@ TEST(a_device_that_libibverbs_does_not_know_is_told_of) {
   kernel.add("erdma_0", true);
   kernel.add("erdma_1", true);
   kernel.add("erdma_2", false);
+  kernel.add("erdma_3", true, "uverbs9999");
   std::vector<DeviceDescription> list = devices_of("erdma_1,ip=127.0.0.2");
   add_unlisted(list, kernel.path());
-  ck_assert_uint_eq(list.size(), 3);
+  ck_assert_uint_eq(list.size(), 4);
   for (const DeviceDescription& device : list) {
     ck_assert_uint_eq(device.vendor, 0x1ded);
     ck_assert_int_eq(device.active, device.name == "erdma_1");
     const char* const why = device.name == "erdma_0"   ? "libibverbs has no driver that fits it"
                             : device.name == "erdma_2" ? "load the module ib_uverbs"
+                            : device.name == "erdma_3" ? "/dev/infiniband/uverbs9999 is missing"
                                                        : "";
     ck_assert_msg(device.why_unusable.find(why) != std::string::npos, "%s: %s", device.name.c_str(),
                   device.why_unusable.c_str());

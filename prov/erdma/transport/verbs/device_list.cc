@@ -204,17 +204,25 @@ DeviceDescription describe(ibv_device* device) {
   return to;
 }
 
+std::string why_unlisted(const fs::path& path) {
+  std::error_code error;
+  const fs::directory_iterator verbs(path / "device/infiniband_verbs", error);
+  if (error) return "programs can't use it: load the module ib_uverbs";
+  const fs::path file =
+      verbs == fs::directory_iterator() ? fs::path() : "/dev/infiniband" / verbs->path().filename();
+  if (!file.empty() && !fs::exists(file, error))
+    return "its device file " + file.string() + " is missing: pass it into the container";
+  return "libibverbs has no driver that fits it: install it, in a container in the image "
+         "(IBV_SHOW_WARNINGS=1 ibv_devices tells more)";
+}
+
 DeviceDescription describe_unlisted(const fs::path& path) {
   DeviceDescription to;
   to.name = path.filename();
   describe_bus(path, to);
   identify_by_bus(path, to);
   to.netdev = netdev_of(nullptr, path);
-  std::error_code error;
-  to.why_unusable = fs::exists(path / "device/infiniband_verbs", error)
-                        ? "libibverbs has no driver that fits it: install it, in a container in "
-                          "the image (IBV_SHOW_WARNINGS=1 ibv_devices tells more)"
-                        : "programs can't use it: load the module ib_uverbs";
+  to.why_unusable = why_unlisted(path);
   return to;
 }
 
