@@ -93,7 +93,7 @@ std::string Libfabric::provider_fault() const {
 }
 
 int Libfabric::try_endpoints(const std::function<void()>& look) const try {
-  const Info hints(new_info());
+  const Info hints = fi_erdma::new_info();
   hints->fabric_attr->prov_name = strdup(kProvider);
   hints->mode = FI_CONTEXT;
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;

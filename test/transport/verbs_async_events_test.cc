@@ -4,6 +4,7 @@
 
 #include "fake/captured_log.h"
 #include "transport/verbs/async_events.h"
+#include "transport/verbs/registration.h"
 #include "transport/verbs_rig.h"
 
 /// Tests what is logged and reported of the events of a device.
@@ -82,6 +83,9 @@ TEST(a_device_that_failed_is_gone) {
   ck_assert(scene.rig.device->gone());
   ck_assert_uint_eq(scene.listener.events.size(), 1);
   scene.rig.nic.refuse_regions = EIO;
+  std::byte page[4096];
+  ck_assert_ptr_null(verbs::register_host_memory(*scene.rig.device, page, sizeof(page), 0));
+  ck_assert_int_eq(errno, ENODEV);
   verbs::ReceiveRegions regions(*scene.rig.device);
   verbs::ReceiveRegions::Part part;
   g_log.clear();

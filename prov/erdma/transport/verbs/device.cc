@@ -152,7 +152,7 @@ bool Device::ask_for_room(int error) const noexcept {
   bool evicted = false;
   for (const auto* place : {&x_evictor, &x_gpu_evictor}) {
     RegionEvictor* const evictor = place->load(std::memory_order_acquire);
-    if (!evicted) evicted = evictor && evictor->evict_after(error);
+    if (!evicted && !gone()) evicted = evictor && evictor->evict_after(error);
   }
   errno = error;
   return evicted;

@@ -61,7 +61,7 @@ int HostRegistrar::make(const iovec& memory, int rights, MemoryRegion& region) n
   const std::lock_guard guard(x_mutex);
   if (!error)
     (void)x_fruitless.made(memory.iov_len);
-  else if (asked)
+  else if (asked && error == ENOMEM)
     x_fruitless.failed(memory.iov_len, true);
   return error;
 }

@@ -109,7 +109,8 @@ ibv_mr* register_host_memory(const Device& device, void* address, size_t length,
     if (ibv_mr* const region = ibv_reg_mr(device.pd(), address, length, rights)) return region;
     error = errno;
     deregistered_host_memory(device, {address, length});
-    (void)device.failed(error);
+    // Whatever the device answers, this is no want of room.
+    if (device.failed(error)) error = ENODEV;
   }
   errno = error;
   return nullptr;

@@ -1,5 +1,6 @@
 #include "transport/verbs/registration_cache.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <new>
@@ -27,6 +28,8 @@ void tell_copied(CopyNotices& notices, const MemoryRange& range, CopyNotices::Wh
 
 /// Those of this process.
 std::atomic<unsigned> g_caches{0};
+/// Each of them may keep so many idle regions, so that buffers in use again and again are found.
+constexpr size_t kLeastIdle = 8;
 
 /// The idle region that was used longest ago, which can't be found any more. Null: there is none.
 /// `indexes`: by rights.
@@ -184,7 +187,8 @@ void WatchedCache::release(const Registration& registration) noexcept {
   x_held.erase(entry);
   if (!entry.listed) return destroy_later(entry);
   x_idle.push_back(entry);
-  const size_t most = x_limits.max_idle / g_caches.load(std::memory_order_relaxed);
+  const size_t part = x_limits.max_idle / g_caches.load(std::memory_order_relaxed);
+  const size_t most = std::max(part, std::min(x_limits.max_idle, kLeastIdle));
   if (x_idle.size() > most) destroy_later(*take_oldest(x_idle, x_indexes));
 }
 
