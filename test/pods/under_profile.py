@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """under_profile.py PROFILE COMMAND...: runs COMMAND under the seccomp profile PROFILE, a JSON file of Docker or Podman,
-as they would in a container with the bounding set of this process. If the variable profile_reader is containerd, it is read as
+as they would in a container with the bounding set of this process. If the variable profile_reader is containerd, PROFILE is read as
 containerd reads the profiles of Kubernetes: what the specification of OCI does not have is ignored. Needs libseccomp's module for
 Python, and no privilege."""
 import errno
