@@ -98,6 +98,7 @@ ping() {
 hooked() {
   needs fi_pingpong
   local hook hooks=noop
+  fi_info -l | grep ofi_hook_noop: || wrong 'this libfabric has no hooks'
   for hook in monitor trace; do
     ! fi_info -l | grep "ofi_hook_$hook:" || hooks+=";$hook"
   done

@@ -249,6 +249,11 @@ TEST(a_length_that_is_refused_for_regions_ends_idle_registrations_once) {
     rig.nic.refuse_regions = refusal;
     return registrar.open({bytes.data(), length}, nullptr, true, true).error();
   };
+  // Where the NIC has no region left, any that is ended may be the one.
+  for (int i = 0; i < 2; ++i) {
+    ck_assert_int_ne(open(10'000, ENOSPC), 0);
+    ck_assert_int_eq(evictor.left, 0);
+  }
   ck_assert_int_eq(open(10'000, ENOMEM), -FI_ENOMEM);
   ck_assert_int_eq(evictor.left, 0);
   for (const size_t length : {10'000u, 20'000u}) {

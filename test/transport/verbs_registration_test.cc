@@ -279,6 +279,16 @@ TEST(few_regions_stay_that_nobody_uses) {
   for (size_t i = 2; i < 4; ++i) ck_assert_uint_eq(rig.key(i, 1), uses[i].lkey);
 }
 
+/// Otherwise, with many domains, a buffer that is used again and again would never be found.
+TEST(each_of_many_caches_keeps_a_few_regions_that_nobody_uses) {
+  WatchedCache::Limits limits;
+  limits.max_idle = 9;
+  Rig rig(limits), other(limits), third(limits);
+  uint32_t keys[8];
+  for (size_t i = 0; i < 8; ++i) keys[i] = rig.key(i, 1);
+  for (size_t i = 0; i < 8; ++i) ck_assert_uint_eq(rig.key(i, 1), keys[i]);
+}
+
 TEST(a_region_is_as_large_as_the_limits_permit, 2) {
   WatchedCache::Limits limits;
   (_i ? limits.max_bytes : limits.max_region_bytes) = Arena::bytes(4);
