@@ -284,6 +284,7 @@ class Transport final : public transport::Transport {
     };
     struct Retractable final : transport::RetractableSends {
       explicit Retractable(FakeLink& of) : link(of) {}
+      bool suits(size_t length) noexcept override { return length <= 4096; }
       int send(const transport::Header& header, const iovec* payload, size_t count, size_t length,
                uint64_t& packet) noexcept override {
         if (const int rc = link.send(header, payload, count, length, transport::SendHint::none))

@@ -179,6 +179,39 @@ TEST(a_target_that_polls_is_asked) {
   ck_assert_uint_eq(pair.direct(), 0);
 }
 
+/// FakeLink's longest operation of this kind.
+TEST(a_target_that_polls_is_asked_for_what_the_link_permits, 2) {
+  const size_t length = _i ? 4097 : 4096;
+  SharedPair pair(true);
+  const auto bytes = pattern(length, 3);
+  std::vector<char> back(length);
+  must(pair.initiator.write(1, bytes.data(), length, &pair.memory[17], kKey, &g_one));
+  must(pair.initiator.read(1, back.data(), length, &pair.memory[17], kKey, &g_two));
+  pair.run_until_idle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
+  ck_assert(back == bytes);
+  ck_assert_uint_eq(pair.direct(), _i ? 2 : 0);
+}
+
+TEST(a_target_that_does_not_poll_is_spared_long_operations) {
+  SharedPair pair(true);
+  const auto bytes = pattern(4096, 3);
+  std::vector<char> back(4096);
+  must(pair.initiator.write(1, bytes.data(), 4096, &pair.memory[17], kKey, &g_one));
+  must(pair.initiator.read(1, back.data(), 4096, &pair.memory[17], kKey, &g_two));
+  ck_assert(pair.initiator.silent());
+  pair.alone();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
+  ck_assert(back == bytes);
+  ck_assert_uint_eq(pair.direct(), 2);
+  pair.memory[17] ^= 1;
+  const char changed = pair.memory[17];
+  pair.run_until_idle();  // the target finds no operation
+  ck_assert_int_eq(pair.memory[17], changed);
+}
+
 TEST(a_target_that_does_not_is_spared, 2) {
   const bool sleeps = _i;
   SharedPair pair(true);

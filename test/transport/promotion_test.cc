@@ -74,8 +74,8 @@ void send_some(Pair& pair, uint64_t count) {
 
 /// Packets behind the one that is being taken back are not delivered, so the receiver has nothing
 /// to do and may sleep. The end of the retraction wakes it.
-TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
-  const bool executed = _i;
+TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 4) {
+  const bool executed = _i % 2;
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert(pair.poll_until([&] {
@@ -83,11 +83,16 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
     return is_hot(pair.b_to_a());
   }));
   Link& link = pair.b_to_a();
-  const iovec nothing{nullptr, 0};
+  const size_t length = _i / 2 ? 5000 : 0;
+  const std::vector<std::byte> first = pattern(length, 1), second = pattern(length, 2);
+  const iovec taken{const_cast<std::byte*>(first.data()), length};
+  const iovec next{const_cast<std::byte*>(second.data()), length};
   uint64_t packet = 0;
-  const size_t before = pair.a.sink->packets.size();
-  ck_assert_int_eq(link.optional().retractable->send(numbered(77), &nothing, 1, 0, packet), 0);
-  ck_assert_int_eq(link.send(numbered(78), &nothing, 1, 0, SendHint::none), 0);
+  const size_t before = pair.a.sink->packets.size() + 1;
+  // The receiver meets the packet right behind one that it delivers.
+  ck_assert_int_eq(link.send(numbered(76), nullptr, 0, 0, SendHint::none), 0);
+  ck_assert_int_eq(link.optional().retractable->send(numbered(77), &taken, 1, length, packet), 0);
+  ck_assert_int_eq(link.send(numbered(78), &next, 1, length, SendHint::none), 0);
   ck_assert(link.optional().retractable->retract(packet));
   ck_assert(pair.poll_until([&] { return pair.a.transport->arm(); }));
   ck_assert_uint_eq(pair.a.sink->packets.size(), before);
@@ -98,6 +103,8 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   ck_assert(
       pair.poll_until([&] { return pair.a.sink->packets.size() == before + (executed ? 1 : 2); }));
   ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
+  ck_assert(pair.a.sink->packets[before].payload == (executed ? second : first));
+  ck_assert(pair.a.sink->packets.back().payload == second);
 }
 
 /// Sends until the link has a hot ring, stops in the middle of taking a packet back, and tells the

@@ -20,14 +20,14 @@ constexpr uint32_t kFirstPause = 64, kLongestPause = 4096;
 int RetractableRma::launch(Send& send) noexcept {
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;
-  if (send.buffers.length > transport::kAlwaysEager || op.device || peer.itself)
+  transport::RetractableSends* const sends = peer.link->optional().retractable;
+  if (!sends || !sends->suits(send.buffers.length) || op.device || peer.itself)
     return -FI_EOPNOTSUPP;
   PeerGrants& grants = *peer.grants;
   // The operation must not overtake earlier operations that cannot be retracted.
   if (peer.one_sided_packets != peer.retractable || grants.reads > 0) return -FI_EOPNOTSUPP;
   if (grants.pause > 0 && peer.retractable == 0) return --grants.pause, -FI_EOPNOTSUPP;
   uint64_t packet = 0;
-  if (!peer.link->optional().retractable) return -FI_EOPNOTSUPP;
   if (const int rc = x_initiator.send_transfer(send, false, &packet))
     return rc == -FI_EAGAIN && peer.retractable > 0 ? rc : -FI_EOPNOTSUPP;
   x_initiator.launched(send, false);

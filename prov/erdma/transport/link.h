@@ -49,6 +49,9 @@ struct LinkLimits {
 /// Sends packets that can be retracted as long as the peer has not looked at them.
 class RetractableSends {
  public:
+  /// Returns whether a peer that polls executes an operation on so many bytes faster than this
+  /// process could. To be asked for each operation.
+  virtual bool suits(size_t length) noexcept = 0;
   /// As Link::send(). Stores the name of the packet in `packet`. -FI_EOPNOTSUPP: not possible now.
   [[nodiscard]] virtual int send(const Header& header, const iovec* payload, size_t count,
                                  size_t length, uint64_t& packet) noexcept = 0;

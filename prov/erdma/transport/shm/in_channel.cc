@@ -50,6 +50,7 @@ int InChannel::drain(Sink& sink) noexcept {
         sink.on_packet(x_link, entry.header, entry.payload, entry.length);
       } else if (const Next then = handle(entry, sink); then != Next::more) {
         left = then == Next::later;
+        if (then == Next::wait) ring.stay(entry);
         if (then == Next::wait || left) break;
         if (then == Next::broken)
           x_context.ends.break_link(x_link, "its ring holds an invalid entry");

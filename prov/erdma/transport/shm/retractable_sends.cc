@@ -1,13 +1,26 @@
 #include "transport/shm/retractable_sends.h"
 
+#include <algorithm>
+
 #include <rdma/fi_errno.h>
 
+#include "transport/shm/link_context.h"
+
 namespace erdma::transport::shm {
+
+// Where processes share cores, the peer does not look at the packet before this process pauses.
+bool RingRetractableSends::suits(size_t length) noexcept {
+  LinkContext& context = x_out.context();
+  if (length <= kSlotPayload) return true;
+  if (length > std::min<size_t>(context.options.eager_bytes, kMaxEager)) return false;
+  context.count_message();
+  return !context.core.shared();
+}
 
 int RingRetractableSends::send(const Header& header, const iovec* payload, size_t count,
                                size_t length, uint64_t& packet) noexcept {
   SlotSender* const ring = x_out.ring();
-  if (!ring || length > kSlotPayload) return -FI_EOPNOTSUPP;
+  if (!ring || length > kMaxEager) return -FI_EOPNOTSUPP;
   if (x_out.cold()) {
     x_out.ask_for_hot();
     return -FI_EOPNOTSUPP;

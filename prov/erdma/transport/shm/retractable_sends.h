@@ -10,6 +10,7 @@ class RingRetractableSends final : public RetractableSends {
  public:
   explicit RingRetractableSends(OutChannel& out) noexcept : x_out(out) {}
 
+  bool suits(size_t length) noexcept override;
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            uint64_t& packet) noexcept override;
   bool retract(uint64_t packet) noexcept override;

@@ -69,8 +69,10 @@ bool change_kind(std::atomic<uint64_t>& stamp, uint32_t sequence, Kind to) noexc
 
 bool SlotSender::push_retractable(const void* header, const iovec* payload, size_t count,
                                   size_t length, uint32_t& sequence) noexcept {
-  if (!room_for(x_memory.count / 2) || !push(Kind::retractable, header, payload, count, length))
+  if (!room_for(x_memory.count / 2)) return false;
+  if (length > kSlotPayload && !static_cast<RingSender*>(this)->room_for_bytes(kByteRing / 2))
     return false;
+  if (!push(Kind::retractable, header, payload, count, length)) return false;
   sequence = x_head;
   return true;
 }

@@ -128,7 +128,7 @@ class SlotSender {
   }
 
   /// Pushes a packet that may be taken back under the name `sequence`. False = no room: entries
-  /// that may have to be skipped fill at most half of the ring. `length` ≤ kSlotPayload.
+  /// that may have to be skipped fill at most half of the ring. `length` as for push().
   bool push_retractable(const void* header, const iovec* payload, size_t count, size_t length,
                         uint32_t& sequence) noexcept;
   bool retract(uint32_t sequence) noexcept;
