@@ -76,8 +76,7 @@ void drop_privileges() {
   prctl(PR_SET_DUMPABLE, 1);
 }
 
-// ---- probing
-// -------------------------------------------------------------------------------------
+// ---- probing ------------------------------------------------------------------------------------
 
 TEST(probe_allows_both_calls_on_a_peer_with_the_right_nonce) {
   FakeProc proc;

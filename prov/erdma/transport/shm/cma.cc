@@ -152,7 +152,7 @@ void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noe
   if (!enabled) return deny_both(peer, "switched off by FI_ERDMA_CMA", false);
   if (const char* reason = hopeless(peer, proc)) return deny_both(peer, reason, true);
   peer.read = probe_read(calls, peer);
-  if (!peer.was_called()) return deny_both(peer, "the peer is gone", false);
+  if (peer.over()) return deny_both(peer, "the peer is gone", false);
   if (peer.read.permission == Permission::allowed) {
     peer.write = probe_write(calls, peer);
   } else {
@@ -175,7 +175,7 @@ int mark(CmaCalls& calls, const CmaPeer& peer, uint32_t word, uint32_t value) no
   const iovec local{&bytes, sizeof bytes};
   const uint64_t address = peer.identity->scratch_address + word * sizeof bytes;
   const iovec remote{remote_address(address), sizeof bytes};
-  if (!peer.was_called()) return ESRCH;
+  if (peer.over()) return ESRCH;
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
   if (moved == ssize_t(sizeof bytes)) return 0;
   return moved < 0 ? int(-moved) : EFAULT;

@@ -100,10 +100,10 @@ struct CmaPeer {
   }
   /// Ask may_be_called() before each call, was_called() after those that succeeded; see PeerLife.
   bool may_be_called() const noexcept { return !life || life->may_be_called(); }
-  bool was_called() const noexcept { return !life || life->was_called(); }
   bool was_called(Target target) const noexcept {
-    return target == Target::peer || (target == Target::unknown && was_called());
+    return target == Target::peer || (target == Target::unknown && (!life || life->was_called()));
   }
+  bool over() const noexcept { return life && life->over(); }  ///< any thread
   bool suspended() const noexcept { return life && life->suspended(); }
 };
 
