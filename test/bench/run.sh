@@ -83,8 +83,8 @@ record() { awk -v OFS='\t' -v r="$turn" -v p="$1" 'NF == 2 { print r, p, $1, $2 
 # compared, so all of them are measured at the same distance.
 # distance FILE: prints near or far, mixed if it changed while FILE was written, or nothing if FILE does not tell.
 distance() {
-  awk '$1 ~ /^line/ { ++found[$2 < 0.08 ? "near" : "far"] }  # NEAR of table.py
-    END { if (length(found) > 1) print "mixed"; else for (one in found) print one }' "$1"
+  awk '$1 ~ /^line/ { if ($2 < 0.08) near = 1; else far = 1 }  # NEAR of table.py
+    END { if (near && far) print "mixed"; else if (near) print "near"; else if (far) print "far" }' "$1"
 }
 # was_moved FILE: true if the results in FILE were not measured at the distance of this round.
 was_moved() {
