@@ -14,6 +14,8 @@
 
 #include "libcheck.h"
 #include "transport/impostor.h"
+#include "transport/shm/link.h"
+#include "transport/shm/shm_transport.h"
 
 /// Stops an endpoint that is about to sleep at its barrier on all processors, or a peer that is
 /// about to wake it, and lets others act meanwhile.
@@ -45,6 +47,55 @@ TEST(the_first_sleep_makes_a_slow_barrier_if_one_peer_has_not_registered) {
   Impostor stranger;  // it has not registered for fast barriers
   ck_assert(stranger.greet(pair.a.name, own_port(0)));
   ck_assert_uint_eq(slow_barriers_of_first_sleep(pair.a), 1);
+}
+
+unsigned barriers_of_sleep(Side& side) {
+  g_barriers = 0;
+  while (!side.transport->arm()) side.poll();
+  side.transport->disarm();
+  return g_barriers;
+}
+
+void poll_for_long(Side& side) {
+  for (uint32_t i = 0; i < transport::shm::ShmTransport::kPollsAwake; ++i) side.poll();
+}
+
+/// The word that makes senders to `side` fence.
+bool told_to_fence(transport::Link& to_side) {
+  return static_cast<transport::shm::ShmLink&>(to_side).out().chunk().wake.may_sleep.load() != 0;
+}
+
+TEST(a_receiver_that_polls_for_long_is_sent_to_without_a_fence_again) {
+  Met pair;
+  ck_assert(!told_to_fence(pair.b_to_a()));
+  for (int i = 0; i < 2; ++i) {
+    ck_assert_uint_eq(barriers_of_sleep(pair.a), 1);
+    ck_assert(told_to_fence(pair.b_to_a()));
+    ck_assert_uint_eq(barriers_of_sleep(pair.a), 0);
+    poll_for_long(pair.a);
+    ck_assert(!told_to_fence(pair.b_to_a()));
+  }
+}
+
+TEST(a_receiver_that_sleeps_is_woken_however_long_another_thread_polls) {
+  Met pair;
+  ck_assert(pair.poll_until([&] { return pair.a.transport->arm(); }));
+  poll_for_long(pair.a);
+  ck_assert(told_to_fence(pair.b_to_a()));
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  pollfd bell{pair.a.transport->wait_fd(), POLLIN, 0};
+  ck_assert_int_eq(poll(&bell, 1, 10'000), 1);
+}
+
+/// Its next sleep would need a barrier on all processors of the host, which takes milliseconds.
+TEST(a_receiver_of_peers_that_have_not_registered_stays_known_as_one_that_sleeps) {
+  Met pair;
+  Impostor stranger;
+  ck_assert(stranger.greet(pair.a.name, own_port(0)));
+  ck_assert_uint_eq(barriers_of_sleep(pair.a), 1);
+  poll_for_long(pair.a);
+  ck_assert(told_to_fence(pair.b_to_a()));
+  ck_assert_uint_eq(barriers_of_sleep(pair.a), 0);
 }
 
 /// The receiver publishes room without a fence of its own. Therefore the sender needs a barrier on

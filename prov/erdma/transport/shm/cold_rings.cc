@@ -52,6 +52,15 @@ bool ColdRings::announce_sleep() noexcept {
   return x_all_registered;
 }
 
+bool ColdRings::announce_polling() noexcept {
+  std::lock_guard guard(x_mutex);
+  if (!x_all_registered) return false;
+  x_sleeps = false;
+  for (Chunk& chunk : x_chunks)
+    chunk.segment.as<ColdChunk>().wake.may_sleep.store(0, std::memory_order_relaxed);
+  return true;
+}
+
 int ColdRings::grow() {
   auto segment = Memfd::create("erdma-cold", kColdChunkBytes, kShmPage);
   if (!segment) return segment.error();

@@ -30,9 +30,12 @@ class ColdRings {
   int descriptor_of(const ColdPlace& place) noexcept;
   /// Neither the former sender nor the polling thread touches the ring any more.
   void release(const ColdPlace& place) noexcept;
-  /// Sets may_sleep in all chunks, for good; peers that get a ring later see it. True if all peers
-  /// that got one before had registered for expedited barriers.
+  /// Sets may_sleep in all chunks; peers that get a ring later see it. True if all peers that got
+  /// one before had registered for expedited barriers.
   bool announce_sleep() noexcept;
+  /// Clears may_sleep in all chunks. False: a peer has not registered for expedited barriers, so
+  /// that the next sleep would need a slow one; may_sleep stays set.
+  bool announce_polling() noexcept;
 
  private:
   struct Chunk {

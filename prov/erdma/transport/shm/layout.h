@@ -74,8 +74,8 @@ struct alignas(kLine / 2) ColdControl {
   std::atomic<uint32_t> help;  ///< the sender wants help with such an access: see its tickets
 };
 
-/// The sleeper and those that wake it write these. `may_sleep` changes from 0 to 1 once, so its
-/// line stays shared. `armed`: 0, or the number of the sleep.
+/// The sleeper and those that wake it write these. `may_sleep` changes seldom, so its line
+/// stays shared. `armed`: 0, or the number of the sleep.
 struct WakeWords {
   alignas(kLinePair) std::atomic<uint32_t> may_sleep;
   alignas(kLinePair) std::atomic<uint32_t> armed;

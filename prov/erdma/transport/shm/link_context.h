@@ -27,7 +27,7 @@ struct LinkContext {
 
   template <typename T, typename Tag>
   void attend(util::IntrusiveList<T, Tag>& list, T& element) noexcept {
-    attention = true;
+    attention |= kWork;
     join(list, element);
   }
   template <typename T, typename Tag>
@@ -36,11 +36,14 @@ struct LinkContext {
   }
 
   InChannels channels;
-  bool attention = false;  ///< a list below is not empty, or a flag is set
+  /// Reasons for ShmTransport::poll() to do more than to drain channels.
+  static constexpr uint8_t kWork = 1;  ///< a list below is not empty, or a flag is set
+  static constexpr uint8_t kCountsPolls = 2;
+  uint8_t attention = 0;
   /// A link could not even ask to connect, pass memory to its peer, or wake it.
   LackOfMemory lack;
   int try_later() noexcept {
-    attention = true;
+    attention |= kWork;
     return lack.try_later();
   }
   uint64_t next_pass = 0;    ///< no try before this time to pass memory for large transfers

@@ -6,6 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/link.h"
+#include "transport/shm/link_context.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -39,14 +40,14 @@ void LinkEnds::break_link(ShmLink& link, const char* why, int status) noexcept {
   if (link.in()) link.in()->stop();
   if (link.phase().state == LinkState::ending) link.phase().why = why;
   if (link.phase().state >= LinkState::broken) return;
-  x_attention = true;
+  x_attention |= LinkContext::kWork;
   link.phase() = {LinkState::broken, status, why};
   x_links.push_back(link);
 }
 
 void LinkEnds::end(ShmLink& link, int status, Sink& sink) noexcept {
   if (link.phase().state >= LinkState::ending) return;
-  x_attention = true;
+  x_attention |= LinkContext::kWork;
   if (link.phase().state != LinkState::broken) x_links.push_back(link);
   begin(link, status);
   if (!advance(link, sink) && link.in() && !is_silent(*link.in())) ask_for_silence(link);

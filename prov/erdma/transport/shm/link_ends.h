@@ -14,8 +14,8 @@ struct EndTag;
 /// writing into its memory, and no thread blocks for that. Polling thread only.
 class LinkEnds {
  public:
-  /// `attention` is set while poll() has something to do.
-  LinkEnds(const util::Clock& clock, bool& attention) noexcept
+  /// `attention` is not 0 while poll() has something to do.
+  LinkEnds(const util::Clock& clock, uint8_t& attention) noexcept
       : x_clock(clock), x_attention(attention) {}
 
   /// Delivers nothing more over the link and ends it in the next poll(). May be called from
@@ -36,7 +36,7 @@ class LinkEnds {
   void bring_down(ShmLink& link, Sink& sink) noexcept;
 
   const util::Clock& x_clock;
-  bool& x_attention;
+  uint8_t& x_attention;
   util::IntrusiveList<ShmLink, EndTag> x_links;  ///< broken or ending
 };
 

@@ -41,7 +41,7 @@ iovec whole(const RemoteKey& remote_key) noexcept {
 struct Deferring final : NullSink {
   explicit Deferring(LinkContext& with) noexcept : context(with) {}
   void on_done(uint64_t token, int status) noexcept override {
-    context.attention = true;
+    context.attention |= LinkContext::kWork;
     (void)context.deferred.add(token, status);
   }
   LinkContext& context;

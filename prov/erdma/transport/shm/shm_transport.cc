@@ -80,6 +80,8 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
 
 int ShmTransport::attend(Sink& sink) noexcept {
   LinkContext& all = x_context;
+  if (all.attention & LinkContext::kCountsPolls) count_poll();
+  if (!(all.attention & LinkContext::kWork) && !x_mailbox.pending()) return 0;
   const bool lacked = all.lack.felt();
   all.lack.forget();
   if (lacked) [[unlikely]]
@@ -92,10 +94,20 @@ int ShmTransport::attend(Sink& sink) noexcept {
   moved += attend_bulk(sink);
   moved += all.ends.poll(sink);
   moved += x_links.read_later(sink);
-  all.attention = all.lack.felt() || !all.switching.empty() || !all.replying.empty() ||
-                  !all.bulk_ins.empty() || !all.bulk_outs.empty() || !all.deferred.empty() ||
-                  !all.ends.empty() || x_links.waiting();
+  const bool work = all.lack.felt() || !all.switching.empty() || !all.replying.empty() ||
+                    !all.bulk_ins.empty() || !all.bulk_outs.empty() || !all.deferred.empty() ||
+                    !all.ends.empty() || x_links.waiting();
+  all.attention =
+      uint8_t((work ? LinkContext::kWork : 0) | (all.attention & LinkContext::kCountsPolls));
   return moved;
+}
+
+/// Polls count from the last sleep on. They end the time in which senders fence for this receiver.
+void ShmTransport::count_poll() noexcept {
+  if (x_armed || ++x_polls_awake < kPollsAwake) return;
+  x_sleep_announced = !x_cold_rings.announce_polling();
+  x_polls_awake = 0;
+  if (!x_sleep_announced) x_context.attention &= uint8_t(~LinkContext::kCountsPolls);
 }
 
 int ShmTransport::attend_bulk(Sink& sink) noexcept {
@@ -123,14 +135,16 @@ bool ShmTransport::arm() noexcept {
     const bool registered = x_cold_rings.announce_sleep();
     if (x_barriers.global && !barrier_on_all(x_barriers, registered)) return false;
     x_sleep_announced = true;
+    if (x_barriers.expedited) x_context.attention |= LinkContext::kCountsPolls;
   }
+  x_polls_awake = 0;
   const bool mail = !x_mailbox.arm();
   x_context.channels.set_armed(true);
   const bool can_sleep = announce_waiting();
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (can_sleep && !mail && !anything_to_do()) return true;
-  disarm();
-  return false;
+  x_armed = can_sleep && !mail && !anything_to_do();
+  if (!x_armed) disarm();
+  return x_armed;
 }
 
 // Covers links whose ring is full, and links whose peer may ask this process for help. The first
@@ -181,6 +195,7 @@ bool ShmTransport::anything_to_do() noexcept {
 }
 
 void ShmTransport::disarm() noexcept {
+  x_armed = false;
   x_mailbox.disarm();
   x_context.channels.set_armed(false);
   x_wake_socket.drain();

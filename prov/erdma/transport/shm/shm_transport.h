@@ -66,8 +66,12 @@ class ShmTransport final : public Transport {
   /// shared. Later destruction touches nothing shared either.
   void abandon() noexcept;
 
+  /// After so many polls without a sleep, some milliseconds, senders need not fence any more.
+  static constexpr uint32_t kPollsAwake = 1 << 17;
+
  private:
   int attend(Sink& sink) noexcept;
+  void count_poll() noexcept;
   int attend_bulk(Sink& sink) noexcept;
   bool anything_to_do() noexcept;
   bool announce_waiting() noexcept;
@@ -82,6 +86,8 @@ class ShmTransport final : public Transport {
   const uint32_t x_epoch;
   bool x_closed = false;
   bool x_sleep_announced = false;
+  bool x_armed = false;
+  uint32_t x_polls_awake = 0;  ///< while x_sleep_announced
   LinkContext x_context;
   Links x_links{x_context};
   std::unique_ptr<Connector> x_connector;

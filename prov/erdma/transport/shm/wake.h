@@ -11,7 +11,8 @@
 /// A receiver that never sleeps leaves may_sleep at 0, and its senders do one plain load. Before it
 /// sleeps for the first time, it sets may_sleep and makes its peers' CPUs execute a barrier
 /// (membarrier), so that each sender either sees the flag or has already published what it sent
-/// before. From then on senders fence.
+/// before. From then on senders fence, until the receiver has polled for long without a sleep: then
+/// it clears may_sleep, and the next sleep begins as the first one did.
 namespace erdma::transport::shm {
 
 /// What the kernel offers to this process.
