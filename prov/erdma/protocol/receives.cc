@@ -85,6 +85,12 @@ void Receives::on_first_fragment(Peer& peer, transport::Link& link,
 
 bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
   Peer& peer = *message.peer;
+  const auto length = size_t(message.header.length);
+  if (message.is_whole() && is_plain(receive, peer, message.header, length)) [[likely]] {
+    place_whole(*x_queues, receive, message.header, peer.fi_addr, message.payload(), length);
+    x_unexpected.release(message);
+    return false;
+  }
   const bool multi = receive.multi();
   receive.held = multi;
   if (message.status != 0) {

@@ -73,8 +73,8 @@ class Receives {
   Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
   void on_unexpected(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                      const std::byte* payload, size_t length);
-  void place_whole(Receive& receive, const wire::MessageHeader& header, uint64_t source,
-                   const std::byte* payload, size_t length) noexcept;
+  void place_whole(ReceiveQueues& from, Receive& receive, const wire::MessageHeader& header,
+                   uint64_t source, const std::byte* payload, size_t length) noexcept;
   void place_special(Receive& receive, Peer& peer, transport::Link& link,
                      const wire::MessageHeader& header, const std::byte* payload) noexcept;
   void place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
@@ -106,8 +106,16 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
   return true;
 }
 
-/// place_eager() for a receive with one buffer that is large enough for the message.
-[[gnu::always_inline]] inline void Receives::place_whole(Receive& receive,
+/// Returns whether Receives::place_whole() suffices for a message of this length.
+[[gnu::always_inline]] inline bool is_plain(const Receive& receive, const Peer& peer,
+                                            const wire::MessageHeader& header,
+                                            size_t length) noexcept {
+  const bool plain = !receive.special && !(header.flags & wire::kWantFin) && peer.unsent.none();
+  return plain && receive.buffers.count == 1 && length <= receive.buffers.length;
+}
+
+/// place_eager() for a receive of `from` with one buffer that is large enough for the message.
+[[gnu::always_inline]] inline void Receives::place_whole(ReceiveQueues& from, Receive& receive,
                                                          const wire::MessageHeader& header,
                                                          uint64_t source, const std::byte* payload,
                                                          size_t length) noexcept {
@@ -117,7 +125,7 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
       length,          nullptr,
       header.data,     header.tag,
       source};
-  x_own.receives.release(receive);
+  from.receives.release(receive);
 }
 
 [[gnu::always_inline]] inline bool Receives::on_eager(Peer& peer, transport::Link& link,
@@ -130,9 +138,8 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
   if (!entry) [[unlikely]]
     return on_unexpected(peer, link, header, payload, length), false;
   auto& receive = static_cast<Receive&>(*entry);
-  const bool plain = !receive.special && !(header.flags & wire::kWantFin) && peer.unsent.none();
-  if (plain && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
-    place_whole(receive, header, peer.fi_addr, payload, length);
+  if (is_plain(receive, peer, header, length)) [[likely]]
+    place_whole(x_own, receive, header, peer.fi_addr, payload, length);
   else
     place_special(receive, peer, link, header, payload);
   return true;

@@ -183,6 +183,8 @@ struct Unexpected : UnexpectedEntry {
   std::unique_ptr<std::byte[]> heap;
   std::byte small[kInline];
 
+  /// All bytes are here.
+  bool is_whole() const noexcept { return header.op == wire::Op::eager && !arrival && status == 0; }
   const std::byte* payload() const noexcept { return heap ? heap.get() : small; }
   std::byte* payload() noexcept { return heap ? heap.get() : small; }
 };

@@ -59,16 +59,19 @@ Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
 
 /// `room`: bytes of the whole message.
 Unexpected& UnexpectedMessages::make(const std::byte* payload, size_t length, size_t room) {
-  SpareBuffers::Buffer heap;
-  if (room > Unexpected::kInline) heap = x_buffers.take(room);
+  const bool is_long = room > Unexpected::kInline;
+  SpareBuffers::Buffer heap = is_long ? x_buffers.take(room) : nullptr;
   Unexpected* const message = x_messages.acquire();
-  if (!message) {
-    x_buffers.give_back(std::move(heap), room);
+  if (!message) [[unlikely]] {
+    if (is_long) x_buffers.give_back(std::move(heap), room);
     throw std::bad_alloc();
   }
-  message->heap = std::move(heap);
-  if (length)
-    hmem::copy_payload(message->heap ? message->heap.get() : message->small, payload, length);
+  if (is_long) [[unlikely]] {
+    message->heap = std::move(heap);
+    hmem::copy_payload(message->heap.get(), payload, length);
+  } else {
+    hmem::copy_short(message->small, payload, length);
+  }
   return *message;
 }
 
