@@ -34,8 +34,12 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
   if (!ring->push(Kind::packet, &header, payload, count, length)) [[unlikely]]
     return no_room(length);
   x_out.counters().ring_bytes += length;
-  x_out.announce(hint);
-  if (hint == SendHint::unfinished) context().fragments.written(this, length);
+  if (hint == SendHint::unfinished) [[unlikely]] {
+    if (x_out.cold()) x_out.show_news();
+    context().fragments.written(this, length);
+  } else {
+    x_out.announce();
+  }
   return 0;
 }
 

@@ -51,13 +51,15 @@ class OutChannel {
   }
   bool cold() const noexcept { return x_cold; }
   /// Call after an entry was pushed.
-  void announce(SendHint hint = SendHint::none) const noexcept {
+  void announce() const noexcept {
     if (x_cold) [[unlikely]]
       show_news();
-    wake(hint);
+    wake();
   }
-  void wake(SendHint hint = SendHint::none) const noexcept {
-    if (!wake_if_asleep(*x_wake, *x_waker, hint)) [[unlikely]]
+  /// Makes the receiver look at the cold ring and its control words, whichever ring is in use.
+  void show_news() const noexcept { or_release(chunk().ready, uint64_t(1) << x_index); }
+  void wake() const noexcept {
+    if (!wake_if_asleep(*x_wake, *x_waker)) [[unlikely]]
       wake_later();
   }
   /// Names one packet by its ring and its sequence number.
@@ -99,7 +101,6 @@ class OutChannel {
   enum class Switch : uint8_t { none, to_hot, to_cold };  ///< a switch that is due
 
   ColdControl& control() const noexcept { return chunk().controls[x_index]; }
-  void show_news() const noexcept { or_release(chunk().ready, uint64_t(1) << x_index); }
   void wake_later() const noexcept;
   void use_ring() noexcept;
   void wait_for_bulk_memory() noexcept;

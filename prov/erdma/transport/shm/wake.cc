@@ -23,8 +23,8 @@ bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept {
   return barriers.global && !membarrier(MEMBARRIER_CMD_GLOBAL);
 }
 
-bool wake_slow(WakeWords& words, const Waker& waker, SendHint hint) noexcept {
-  return hint == SendHint::unfinished || wake_sleeper(words.armed, [&] { return waker.ring(); });
+bool wake_slow(WakeWords& words, const Waker& waker) noexcept {
+  return wake_sleeper(words.armed, [&] { return waker.ring(); });
 }
 
 }  // namespace erdma::transport::shm

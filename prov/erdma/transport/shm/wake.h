@@ -2,7 +2,6 @@
 
 #include <atomic>
 
-#include "transport/link.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/wake_socket.h"
 
@@ -24,13 +23,12 @@ Barriers register_barriers() noexcept;
 /// A barrier on all peers' CPUs. False = not available.
 bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept;
 
-bool wake_slow(WakeWords& words, const Waker& waker, SendHint hint) noexcept;
+bool wake_slow(WakeWords& words, const Waker& waker) noexcept;
 
 /// A sender calls this after it has published something. False: as Waker::ring().
-[[nodiscard]] inline bool wake_if_asleep(WakeWords& words, const Waker& waker,
-                                         SendHint hint) noexcept {
+[[nodiscard]] inline bool wake_if_asleep(WakeWords& words, const Waker& waker) noexcept {
   if (words.may_sleep.load(std::memory_order_relaxed)) [[unlikely]]
-    return wake_slow(words, waker, hint);
+    return wake_slow(words, waker);
   return true;
 }
 
