@@ -12,6 +12,7 @@
 #include "libcheck.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/link.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm_pair.h"
 
@@ -105,6 +106,35 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 4) {
   ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
   ck_assert(pair.a.sink->packets[before].payload == (executed ? second : first));
   ck_assert(pair.a.sink->packets.back().payload == second);
+}
+
+/// The word that asks lies with the cold ring, also while the hot one is in use.
+TEST(a_peer_that_polls_helps_with_a_long_access, 2) {
+  const bool hot = _i;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] {
+    if (hot && !is_hot(pair.b_to_a())) send_some(pair, 4);
+    return is_hot(pair.b_to_a()) == hot && pair.a_to_b().optional().sharing->possible();
+  }));
+  std::vector<std::byte> there = pattern(size_t{4} << 20, 1), here(there.size());
+  const iovec owned{there.data(), there.size()}, local{here.data(), here.size()};
+  transport::RemoteKey key;
+  ck_assert_int_eq(pair.a_to_b().optional().sharing->share(owned, true, true, key), 0);
+  auto& helper = static_cast<transport::shm::ShmTransport&>(*pair.a.transport);
+  // The memory by which a helper takes part arrives during the first accesses.
+  const auto& dones = pair.b.sink->dones;
+  size_t begun = 0;
+  ck_assert(pair.poll_until([&] {
+    if (begun != dones.size()) return false;
+    if (helper.counters().cma_write_bytes > 0) return true;
+    begun += pair.b_to_a().get({key, 0, here.size()}, &local, 1, begun) == 0;
+    return false;
+  }));
+  for (const auto& done : dones) ck_assert_int_eq(done.status, 0);
+  ck_assert(here == there);
+  pair.a_to_b().optional().sharing->revoke(key);
 }
 
 /// Sends until the link has a hot ring, stops in the middle of taking a packet back, and tells the
