@@ -8,8 +8,8 @@ import bars
 PEERS = {"erdma": "#1f6feb", "Open MPI erdma": "#1f6feb", "shm": "#9a6700", "psm3": "#8250df", "UCX posix": "#bf3989",
          "UCX posix+cma": "#cf5c00", "Open MPI vader": "#116329", "Open MPI UCX": "#bf3989"}
 OTHER = "#57606a"
-WIDTH, HEIGHT, LEFT, RIGHT = 760, 260, 70, 150  # sizes of a chart, and of the space beside its curves
-CELL, ROW, NAMES = 44, 18, 215
+WIDTH, HEIGHT, LEFT, RIGHT = 380, 200, 45, 15  # sizes of a chart, and of the space beside its curves
+MAP, CELL, ROW, NAMES = 760, 44, 18, 215  # sizes of a heat map, and of the space for its names
 WORST = 2.0  # a ratio from here on has the deepest colour
 
 
@@ -23,32 +23,34 @@ def decades(least, most):
     return list(range(math.floor(math.log10(least)), math.ceil(math.log10(most) + 1e-9) + 1))
 
 
-def chart(top, title, unit, series):
-    """(elements, height). series: {name: [(size, value)]}, both axes logarithmic."""
+def chart(top, title, unit, series, left=0):
+    """(elements, height). series: {name: [(size, value)]}, both axes logarithmic. The names stand in the corner where
+    the curves have no values: times grow to the right, rates soon are at their highest."""
     points = [point for values in series.values() for point in values if point[1] > 0]
     if not points:
         return [], 0
     columns = sorted({size for size, _ in points})
     low, *_, high = decades(min(v for _, v in points), max(v for _, v in points) * 1.001)
-    right, bottom = WIDTH - RIGHT, top + 30 + HEIGHT
+    begin, right, bottom = left + LEFT, left + WIDTH - RIGHT, top + 30 + HEIGHT
     spread = max(1e-9, math.log2(columns[-1]) - math.log2(columns[0]))
-    across = lambda size: round(LEFT + (right - LEFT) * (math.log2(size) - math.log2(columns[0])) / spread, 1)
+    across = lambda size: round(begin + (right - begin) * (math.log2(size) - math.log2(columns[0])) / spread, 1)
     up = lambda value: round(bottom - HEIGHT * (math.log10(value) - low) / (high - low), 1)
-    out = [text(LEFT, top + 16, f"{title}, {unit}", font_weight="bold")]
+    out = [text(begin, top + 16, f"{title}, {unit}", font_weight="bold")]
     for power in range(low, high + 1):
         y = up(10.0**power)
-        out.append(f'<line x1="{LEFT}" y1="{y}" x2="{right}" y2="{y}" stroke="#d0d7de"/>')
-        out.append(text(LEFT - 6, y + 4, f"{10.0**power:g}", text_anchor="end", font_size=10))
-    for size in columns[::max(1, len(columns) // 8)]:
+        out.append(f'<line x1="{begin}" y1="{y}" x2="{right}" y2="{y}" stroke="#d0d7de"/>')
+        out.append(text(begin - 6, y + 4, f"{10.0**power:g}", text_anchor="end", font_size=10))
+    for size in columns[::max(1, len(columns) // 6)]:
         out.append(text(across(size), bottom + 14, bars.size_name(size), text_anchor="middle", font_size=10))
+    at, down = (begin + 8, top + 40) if unit == "us" else (right - 130, bottom - 16 * len(series))
     for number, (name, values) in enumerate(series.items()):
-        colour, y = PEERS.get(name, OTHER), top + 40 + 16 * number
+        colour, y = PEERS.get(name, OTHER), down + 16 * number
         path = " ".join(f"{across(size)},{up(value)}" for size, value in sorted(values) if value > 0)
         width = 2.5 if name.endswith("erdma") else 1.2
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
-        out.append(f'<line x1="{right + 10}" y1="{y}" x2="{right + 28}" y2="{y}" stroke="{colour}" '
+        out.append(f'<line x1="{at}" y1="{y}" x2="{at + 18}" y2="{y}" stroke="{colour}" '
                    f'stroke-width="{width}"/>')
-        out.append(text(right + 33, y + 4, name, font_size=11))
+        out.append(text(at + 23, y + 4, name, font_size=11))
     return out, HEIGHT + 60
 
 
@@ -67,18 +69,24 @@ def order(column):
     return (0, int(number) * factor, column) if factor and number.isdigit() else (1, 0, column)
 
 
+def is_shown(column):
+    """The map has room for 8 B, powers of four, and columns that are no sizes."""
+    kind, size, _ = order(column)
+    return kind == 1 or size == 8 or (size.bit_length() % 2 == 1 and size & (size - 1) == 0)
+
+
 def short(column):
     return column.replace(" KiB", "K").replace(" MiB", "M").replace(" B", "")
 
 
 def heat(top, title, cells):
     """(elements, height). cells: {(row, column): ratio}."""
-    cells = {at: ratio for at, ratio in cells.items() if ratio > 0}
+    cells = {at: ratio for at, ratio in cells.items() if ratio > 0 and is_shown(at[1])}
     if not cells:
         return [], 0
     rows = list(dict.fromkeys(name for name, _ in cells))
     columns = sorted({column for _, column in cells}, key=order)
-    cell = min(CELL, (WIDTH - NAMES - 10) / len(columns))
+    cell = min(CELL, (MAP - NAMES - 10) / len(columns))
     out, y = [text(NAMES, top + 16, title, font_weight="bold")], top + 24
     for number, column in enumerate(columns):
         out.append(text(round(NAMES + cell * (number + 0.5), 1), y + 12, short(column), text_anchor="middle",

@@ -27,7 +27,7 @@ ROWS = [
     (LESS, "Open MPI, 8 B, half round trip", "us", "half_8",
      ("erdma", "Open MPI erdma"), ("vader", "Open MPI vader")),
     (MORE, "8 B messages per second", "M/s", "stream_8", ("erdma", "erdma"), (UCX, UCX)),
-    (MORE, "64 KiB messages", "GB/s", "half_65536", ("erdma", "erdma"), (UCX_CMA, UCX_CMA)),
+    (MORE, "64 KiB messages", "GB/s", "half_65536", ("erdma", "erdma"), (UCX, UCX), (UCX_CMA, UCX_CMA)),
     (MORE, "1 MiB messages", "GB/s", "half_1048576", ("erdma", "erdma"), (UCX, UCX)),
     (MORE, "4 MiB messages", "GB/s", "half_4194304", ("erdma", "erdma"), (UCX, UCX)),
     (MORE, "1 MiB, CMA refused", "GB/s", "half_1048576",
@@ -41,7 +41,7 @@ CHART, HEAT = "curve: ", "ratio: "  # groups of the file that are not bars
 # title, key, peers, whether the value is a rate of messages, shown as GB/s
 CURVES = [
     ("half round trip", "half", ["erdma", *bars.OTHERS], False),
-    ("stream of messages, 64 in flight", "stream", ["erdma", *bars.OTHERS], True),
+    ("stream, 64 in flight", "stream", ["erdma", *bars.OTHERS], True),
     ("stream both ways", "both", ["erdma", *bars.OTHERS], True),
     ("half round trip of Open MPI", "half", [bars.OPEN_MPI, "Open MPI vader"], False),
 ]
@@ -146,18 +146,24 @@ def draw_curves(y, rows):
     for (group, what, unit), values in rows.items():
         if group.startswith((CHART, HEAT)):
             groups.setdefault((group, unit), []).extend((what, name, float(value)) for name, value in values)
+    begun = 0  # height of a chart that another one may stand beside
     for (group, unit), points in groups.items():
         if group.startswith(CHART):
             series = {}
             for size, name, value in points:
                 series.setdefault(name, []).append((int(size), value))
-            more, height = charts.chart(y, group[len(CHART):], unit, series)
-        else:
-            title = f"Time to the best peer's, {group[len(HEAT):]} (green: erdma is faster)"
-            more, height = charts.heat(y, title, {(name, column): value for name, column, value in points})
+            more, height = charts.chart(y, group[len(CHART):], unit, series, charts.WIDTH if begun else 0)
+            out += more
+            y += max(begun, height) if begun else 0
+            begun = 0 if begun else height
+            continue
+        y += begun
+        begun = 0
+        title = f"Time to the best peer's, {group[len(HEAT):]} (green: erdma is faster)"
+        more, height = charts.heat(y, title, {(name, column): value for name, column, value in points})
         out += more
         y += height
-    return out, y
+    return out, y + begun
 
 
 def draw(path, to):
