@@ -30,9 +30,9 @@ inline double guess_each(size_t length) {
 /// Buffers of a window.
 class Slots {
  public:
-  explicit Slots(size_t length)
+  explicit Slots(size_t length, size_t window = kWindow)
       : x_length(length),
-        x_count(std::clamp<size_t>(kPool / length, 1, kWindow)),
+        x_count(std::clamp<size_t>(kPool / length, 1, window)),
         x_memory(length * x_count, char(1)) {}
   char* at(unsigned slot) noexcept { return x_memory.data() + slot % x_count * x_length; }
 
@@ -110,8 +110,8 @@ class Stream {
         x_window(window),
         x_length(length),
         x_ignore(ignore),
-        x_out(length),
-        x_in(length) {}
+        x_out(length, size_t(window)),
+        x_in(length, size_t(window)) {}
 
   void run(int send, int receive) {
     int posted = 0, sent = 0;
