@@ -123,7 +123,7 @@ TEST(the_following_header_is_seen_once_its_entry_is_whole, std::size(kStarts)) {
     ck_assert(ring.push(2));
     ck_assert_ptr_nonnull(ring.receiver.following());
     ring.receiver.advance();
-    const std::byte* seen = ring.memory.slots[(kStarts[_i] + 1) & (ring.memory.count - 1)].header;
+    const std::byte* seen = ring.memory.slots[(kStarts[_i] + 1) & (ring.memory.count() - 1)].header;
     ck_assert(ring.receiver.next(entry) && entry.header == seen);
     ck_assert_ptr_null(ring.receiver.following());
   }

@@ -8,10 +8,11 @@
 namespace erdma::transport::shm {
 
 void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
-  for (uint32_t i = 0; i < memory.count; ++i) {
+  const uint32_t count = memory.count();
+  for (uint32_t i = 0; i < count; ++i) {
     const uint32_t sequence = start + i;
-    memory.slots[sequence & (memory.count - 1)].stamp.store(uint32_t(sequence + 1 - memory.count),
-                                                            std::memory_order_relaxed);
+    memory.slots[sequence & (count - 1)].stamp.store(uint32_t(sequence + 1 - count),
+                                                     std::memory_order_relaxed);
   }
   memory.waiting->store(0, std::memory_order_relaxed);
   store_release(*memory.consumed, start);
@@ -25,8 +26,8 @@ bool SlotSender::refresh() noexcept {
   x_seen = seen;
   // A receiver that claims to have consumed entries that were never sent harms only itself, but
   // room_for() needs a distance within the ring.
-  const uint32_t in_flight = x_head - uint32_t(x_seen);
-  x_limit = in_flight > x_memory.count ? x_head : x_head + (x_memory.count - in_flight);
+  const uint32_t in_flight = x_head - uint32_t(x_seen), count = x_mask + 1;
+  x_limit = in_flight > count ? x_head : x_head + (count - in_flight);
   return x_head != x_limit;
 }
 
@@ -69,7 +70,7 @@ bool change_kind(std::atomic<uint64_t>& stamp, uint32_t sequence, Kind to) noexc
 
 bool SlotSender::push_retractable(const void* header, const iovec* payload, size_t count,
                                   size_t length, uint32_t& sequence) noexcept {
-  if (!room_for(x_memory.count / 2)) return false;
+  if (!room_for((x_mask + 1) / 2)) return false;
   if (length > kSlotPayload && !static_cast<RingSender*>(this)->room_for_bytes(kByteRing / 2))
     return false;
   if (!push(Kind::retractable, header, payload, count, length)) return false;

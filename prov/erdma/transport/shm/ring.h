@@ -23,14 +23,14 @@ struct RingMemory {
   std::byte* bytes = nullptr;
   std::atomic<uint64_t>* consumed = nullptr;
   std::atomic<uint32_t>* waiting = nullptr;
-  uint32_t count = 0;
 
+  uint32_t count() const noexcept { return bytes ? kHotSlots : kColdSlots; }
   static RingMemory hot(HotSegment& segment) noexcept {
-    return {segment.slots, segment.bytes, &segment.consumed, &segment.waiting, kHotSlots};
+    return {segment.slots, segment.bytes, &segment.consumed, &segment.waiting};
   }
   static RingMemory cold(ColdChunk& chunk, uint32_t index) noexcept {
     ColdControl& control = chunk.controls[index];
-    return {chunk.slots[index], nullptr, &control.consumed, &control.waiting, kColdSlots};
+    return {chunk.slots[index], nullptr, &control.consumed, &control.waiting};
   }
 };
 
@@ -105,7 +105,10 @@ class SlotSender {
  public:
   SlotSender() noexcept = default;
   SlotSender(const RingMemory& memory, uint32_t start) noexcept
-      : x_memory(memory), x_mask(memory.count - 1), x_head(start), x_limit(start + memory.count) {
+      : x_memory(memory),
+        x_mask(memory.count() - 1),
+        x_head(start),
+        x_limit(start + memory.count()) {
     x_memory.bytes = nullptr;
   }
 
@@ -152,7 +155,7 @@ class SlotSender {
   static constexpr uint32_t kNoRoom = UINT32_MAX;
 
   RingMemory x_memory;
-  uint32_t x_mask = 0;
+  uint32_t x_mask = 0;   ///< number of slots - 1
   uint32_t x_head = 0;   ///< sequence number of the next entry
   uint32_t x_limit = 0;  ///< may push while head != limit
   uint64_t x_seen = 0;   ///< the last value read from *consumed
@@ -240,10 +243,10 @@ class RingReceiver {
   RingReceiver() noexcept = default;
   RingReceiver(const RingMemory& memory, uint32_t start) noexcept
       : x_memory(memory),
-        x_mask(memory.count - 1),
+        x_mask(memory.count() - 1),
         x_tail(start),
         x_published(start),
-        x_publish_at(start + memory.count / 4) {}
+        x_publish_at(start + memory.count() / 4) {}
 
   bool ready() const noexcept { return uint32_t(stamp()) == x_tail + 1; }
   /// Gives the entry that is ready. False = there is none.
@@ -277,7 +280,7 @@ class RingReceiver {
   /// Returns the space to the sender. True = the sender asked for a wake-up.
   bool publish() noexcept {
     x_published = x_tail;
-    x_publish_at = x_tail + x_memory.count / 4;
+    x_publish_at = x_tail + x_mask / 4 + 1;
     x_byte_published = x_byte_tail;
     store_release(*x_memory.consumed, uint64_t(x_byte_tail) << 32 | x_tail);
     return x_memory.waiting->load(std::memory_order_relaxed) != 0;
@@ -296,7 +299,7 @@ class RingReceiver {
   void find_bytes(RingEntry& entry, uint32_t word) noexcept;
 
   RingMemory x_memory;
-  uint32_t x_mask = 0;
+  uint32_t x_mask = 0;  ///< number of slots - 1
   uint32_t x_tail = 0;  ///< sequence number of the next entry
   uint32_t x_byte_tail = 0;
   uint32_t x_byte_before = 0;  ///< before find_bytes()
