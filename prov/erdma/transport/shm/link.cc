@@ -160,14 +160,14 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   if (access == Access::remote_write)
     return remote_writes() ? x_remote_writes->share(memory, count, length, remote_key) : -FI_ENOMEM;
   if (!x_out.up() || x_out.stopped()) return connect();
-  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
+  ChannelBulk* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
   if (!bulk) return -FI_ENOMEM;
   if (x_out.cold()) x_out.ask_for_hot();
   const int rc = bulk->share(memory, count, length, remote_key);
   if (rc) return rc;
   context().fragments.shared(this, length, remote_key);
   context().large_messages.add(this);
-  context().attend(context().bulk_outs, *this);
+  context().attend(context().bulk_outs, *bulk);
   return 0;
 }
 
@@ -213,8 +213,8 @@ RemoteWrites* ShmLink::remote_writes() noexcept {
 
 void ShmLink::help() noexcept {
   if (!x_direct.region() || !x_out.up()) return;
-  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
-  if (bulk && bulk->active()) context().attend(context().bulk_outs, *this);
+  ChannelBulk* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
+  if (bulk && bulk->active()) context().attend(context().bulk_outs, *bulk);
 }
 
 void ShmLink::fail(int status) noexcept {

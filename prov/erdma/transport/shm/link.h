@@ -21,7 +21,6 @@ struct Mail;
 // The lists in which a link may be.
 struct StarvedTag;  ///< its ring was full
 struct SwitchTag;   ///< a switch of rings is due
-struct BulkOutTag;  ///< the peer may need help with what it reads here
 struct EndTag;      ///< broken or ending
 
 /// One remote endpoint: an outbound channel once this side has sent something, an inbound channel
@@ -29,7 +28,6 @@ struct EndTag;      ///< broken or ending
 class ShmLink final : public Link,
                       public util::ListHook<StarvedTag>,
                       public util::ListHook<SwitchTag>,
-                      public util::ListHook<BulkOutTag>,
                       public util::ListHook<EndTag> {
  public:
   ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept;

@@ -76,7 +76,7 @@ struct LinkContext {
   util::IntrusiveList<ShmLink, StarvedTag> starved;
   util::IntrusiveList<ShmLink, SwitchTag> switching;
   util::IntrusiveList<RemoteWrites> replying;  ///< answers to remote writes are due
-  util::IntrusiveList<ShmLink, BulkOutTag> bulk_outs;
+  util::IntrusiveList<ChannelBulk, BulkOutTag> bulk_outs;
   util::IntrusiveList<InChannel, BulkInTag> bulk_ins;
   DeferredDones deferred;
 };

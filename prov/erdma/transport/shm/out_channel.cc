@@ -29,7 +29,6 @@ void OutChannel::begin(util::Ref<Connection> connection, Memfd chunk, uint32_t i
   x_asked_for_hot = x_stopped = false;
   x_cold_ring = SlotSender(RingMemory::cold(this->chunk(), index), 0);
   x_borrowing = PeerGate(control(), heard);
-  x_wake = &this->chunk().wake;
   x_waker = &x_connection->process->waker;
   x_up = true;
   use_ring();
@@ -107,20 +106,20 @@ SlotSender* OutChannel::blocked_ring() noexcept {
                                        : nullptr;
 }
 
-BulkOut* OutChannel::begin_bulk(CmaPeer& cma, SharedRegions* region) noexcept try {
+ChannelBulk* OutChannel::begin_bulk(CmaPeer& cma, SharedRegions* region) noexcept try {
   if (x_bulk) return x_bulk.get();
-  x_bulk = std::make_unique<BulkOut>(x_context.calls, cma, x_context.core, x_counters);
+  x_bulk = std::make_unique<ChannelBulk>(*this, x_context.calls, cma, x_context.core, x_counters);
   x_bulk->shares(region);
-  if (x_bulk_segment) x_bulk->attach(x_bulk_segment.data());
+  if (x_bulk_segment) x_bulk->attach(x_bulk_segment->data());
   return x_bulk.get();
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
 
-void OutChannel::attach_bulk(Memfd segment) noexcept {
+void OutChannel::attach_bulk(Memfd&& segment) {
   if (x_bulk_segment) return;
-  x_bulk_segment = std::move(segment);
-  if (x_bulk) x_bulk->attach(x_bulk_segment.data());
+  x_bulk_segment = std::make_unique<Memfd>(std::move(segment));
+  if (x_bulk) x_bulk->attach(x_bulk_segment->data());
 }
 
 // The memory through which both sides copy arrives by way of the connection thread. That thread may

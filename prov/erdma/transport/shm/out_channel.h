@@ -11,11 +11,26 @@
 #include "transport/shm/ring.h"
 #include "transport/shm/wake.h"
 #include "transport/shm/wire.h"
+#include "util/intrusive_list.h"
 #include "util/result.h"
 
 namespace erdma::transport::shm {
 
 struct LinkContext;
+class OutChannel;
+
+struct BulkOutTag;  ///< the peer may need help with what it reads here
+
+/// The large transfers of a channel. In the list of those that progress must look at.
+struct ChannelBulk final : BulkOut, util::ListHook<BulkOutTag> {
+  ChannelBulk(OutChannel& of, CmaCalls& calls, CmaPeer& receiver, const CoreSharing& core,
+              Counters& counters)
+      : BulkOut(calls, receiver, core, counters), channel(of) {}
+  ~ChannelBulk() {
+    if (linked()) unlink();
+  }
+  OutChannel& channel;
+};
 
 /// What goes to one peer: rings and bulk memory, all owned by the peer. The channel ends with its
 /// link but keeps the memory until it begins again, so that a late revoke() finds its remote key.
@@ -59,7 +74,7 @@ class OutChannel {
   /// Makes the receiver look at the cold ring and its control words, whichever ring is in use.
   void show_news() const noexcept { or_release(chunk().ready, uint64_t(1) << x_index); }
   void wake() const noexcept {
-    if (!wake_if_asleep(*x_wake, *x_waker)) [[unlikely]]
+    if (!wake_if_asleep(chunk().wake, *x_waker)) [[unlikely]]
       wake_later();
   }
   /// Names one packet by its ring and its sequence number.
@@ -80,10 +95,10 @@ class OutChannel {
 
   // Large transfers.
   /// Null: out of memory.
-  BulkOut* begin_bulk(CmaPeer& cma, SharedRegions* region) noexcept;
-  BulkOut* bulk() const noexcept { return x_bulk.get(); }
+  ChannelBulk* begin_bulk(CmaPeer& cma, SharedRegions* region) noexcept;
+  ChannelBulk* bulk() const noexcept { return x_bulk.get(); }
   bool bulk_active() noexcept { return x_up && x_bulk && x_bulk->active(); }
-  void attach_bulk(Memfd segment) noexcept;
+  void attach_bulk(Memfd&& segment);  ///< may throw; `segment` then keeps it
   int poll_bulk() noexcept;
   PeerGate& peer_gate() noexcept { return x_borrowing; }
   void ask_for_help() noexcept;
@@ -107,7 +122,6 @@ class OutChannel {
 
   // Members that send() uses.
   SlotSender* x_ring = nullptr;
-  WakeWords* x_wake = nullptr;
   const Waker* x_waker = nullptr;
   bool x_cold = true;
   bool x_up = false;
@@ -118,14 +132,15 @@ class OutChannel {
   uint16_t x_bulk_polls = 0;     ///< polls since the last of these
   uint32_t x_index = 0;          ///< of the cold ring
   uint32_t x_hot_count = 0;      ///< hot rings so far: part of a packet's name
-  Memfd x_chunk, x_bulk_segment;
+  Memfd x_chunk;
   SlotSender x_cold_ring;
   std::unique_ptr<Hot> x_hot;
   LinkContext& x_context;
   Counters& x_counters;  ///< the link's
   util::Ref<Connection> x_connection;
   PeerGate x_borrowing;
-  std::unique_ptr<BulkOut> x_bulk;  ///< declared after the segments, so destroyed before them
+  std::unique_ptr<Memfd> x_bulk_segment;  ///< null until the peer passes it
+  std::unique_ptr<ChannelBulk> x_bulk;    ///< declared after its segment, so destroyed before it
 };
 
 }  // namespace erdma::transport::shm

@@ -112,9 +112,9 @@ void ShmTransport::count_poll() noexcept {
 
 int ShmTransport::attend_bulk(Sink& sink) noexcept {
   int moved = 0;
-  each(x_context.bulk_outs, [&](ShmLink& link) {
-    if (link.out().bulk_active()) moved += link.out().poll_bulk();
-    return !link.out().bulk_active();
+  each(x_context.bulk_outs, [&](ChannelBulk& bulk) {
+    if (bulk.channel.bulk_active()) moved += bulk.channel.poll_bulk();
+    return !bulk.channel.bulk_active();
   });
   each(x_context.bulk_ins, [&](InChannel& channel) {
     if (channel.link().phase().state != LinkState::ending) moved += channel.bulk()->poll(sink);
@@ -164,8 +164,8 @@ bool ShmTransport::announce_waiting() noexcept {
   each(x_context.starved, announce);
   each(x_context.switching, announce);
   each(x_context.replying, [&](RemoteWrites& writes) { return announce(writes.link()); });
-  each(x_context.bulk_outs, [](ShmLink& link) {
-    if (SlotSender* ring = link.out().blocked_ring()) ring->set_waiting(true);
+  each(x_context.bulk_outs, [](ChannelBulk& bulk) {
+    if (SlotSender* ring = bulk.channel.blocked_ring()) ring->set_waiting(true);
     return false;
   });
   return !barrier || barrier_on_all(x_barriers, registered);
@@ -179,8 +179,8 @@ bool ShmTransport::anything_to_do() noexcept {
     found = found || channel.bulk()->ready();
     return false;
   });
-  each(all.bulk_outs, [&](ShmLink& link) {
-    found = found || (link.out().bulk_active() && link.out().bulk()->ready());
+  each(all.bulk_outs, [&](ChannelBulk& bulk) {
+    found = found || (bulk.channel.bulk_active() && bulk.ready());
     return false;
   });
   const auto moved = [&](ShmLink& link) {
