@@ -42,7 +42,7 @@ void Deliveries::begin(Receive& receive, Peer& peer, transport::Link& link,
   Delivery* const delivery = make(receive, peer, link, header);
   if (!delivery) return x_controls.send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
   delivery->remote = remote_key;
-  x_peers.start(peer, peer.starting, *delivery, false);
+  x_peers.start(peer, peer.incoming->starting, *delivery, false);
 }
 
 Delivery* Deliveries::begin_whole(Receive& receive, Peer& peer, transport::Link& link,
@@ -64,7 +64,7 @@ void Deliveries::begin(Receive& receive, Arrival& arrival) noexcept {
   }
   delivery->arrival = &arrival;
   delivery->state = Delivery::State::arriving;
-  arrival.peer->active.push_back(*delivery);
+  arrival.peer->incoming->active.push_back(*delivery);
 }
 
 /// Null: out of memory, and the receive has failed.
@@ -81,7 +81,7 @@ Delivery* Deliveries::make(Receive& receive, Peer& peer, transport::Link& link,
 /// Makes a delivery without a receive. Null: out of memory.
 Delivery* Deliveries::make(Peer& peer, transport::Link& link,
                            const wire::MessageHeader& header) noexcept {
-  Delivery* const delivery = x_deliveries.acquire();
+  Delivery* const delivery = peer.make_incoming() ? x_deliveries.acquire() : nullptr;
   if (!delivery) return nullptr;
   delivery->owner = this;
   delivery->peer = &peer;
@@ -144,7 +144,7 @@ void Deliveries::discard(Unexpected& message, const Completion& found) noexcept 
   if (!arrival) return finish(*delivery, 0);
   arrival->delivery = delivery;
   delivery->arrival = arrival;
-  message.peer->active.push_back(*delivery);
+  message.peer->incoming->active.push_back(*delivery);
 }
 
 /// Starts to move the bytes of a matched message. -FI_EAGAIN: nothing happened.
@@ -164,7 +164,7 @@ int Deliveries::start(Delivery& delivery) noexcept {
   }
   if (rc != 0) return rc;
   delivery.state = Delivery::State::reading;
-  delivery.peer->active.push_back(delivery);
+  delivery.peer->incoming->active.push_back(delivery);
   return 0;
 }
 
@@ -180,7 +180,7 @@ int Deliveries::let_write(Delivery& delivery) noexcept {
   header.reply_index = id.index;
   header.length = target.length;
   delivery.state = Delivery::State::granted;
-  delivery.peer->active.push_back(delivery);
+  delivery.peer->incoming->active.push_back(delivery);
   x_controls.send(*delivery.peer, header, &delivery.local);
   return 0;
 }
@@ -235,7 +235,7 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
   if (!answers || x_controls.answer(peer, delivery.sender, status, delivery))
     report(delivery);
   else
-    peer.active.push_back(delivery);
+    peer.incoming->active.push_back(delivery);
 }
 
 /// Completes the receive once the answers to earlier operations of the peer have left, too. Nobody
@@ -250,24 +250,28 @@ void Deliveries::report(Delivery& delivery) noexcept {
   report_rest(peer);
   if (peer.unsent.gone(delivery.mark)) return complete(delivery);
   // An older mark is that of a message that waited for its own fin.
+  PendingList<Delivery>& unreported = peer.incoming->unreported;
   Delivery* later = nullptr;
-  if (peer.unsent.latest().is_after(delivery.mark)) later = peer.unreported.front();
-  while (later && !later->mark.is_after(delivery.mark)) later = peer.unreported.next(*later);
+  if (peer.unsent.latest().is_after(delivery.mark)) later = unreported.front();
+  while (later && !later->mark.is_after(delivery.mark)) later = unreported.next(*later);
   if (later)
-    peer.unreported.insert_before(*later, delivery);
+    unreported.insert_before(*later, delivery);
   else
-    peer.unreported.push_back(delivery);
+    unreported.push_back(delivery);
 }
 
 void Deliveries::report_rest(Peer& peer) noexcept {
-  for (Delivery* next; (next = peer.unreported.front()) && peer.unsent.gone(next->mark);) {
+  if (!peer.incoming) return;
+  PendingList<Delivery>& unreported = peer.incoming->unreported;
+  for (Delivery* next; (next = unreported.front()) && peer.unsent.gone(next->mark);) {
     next->unlink();
     complete(*next);
   }
 }
 
 void Deliveries::report_all(Peer& peer) noexcept {
-  while (Delivery* const next = peer.unreported.pop_front()) complete(*next);
+  if (!peer.incoming) return;
+  while (Delivery* const next = peer.incoming->unreported.pop_front()) complete(*next);
 }
 
 /// Completes the receive, and releases the delivery.
@@ -298,8 +302,9 @@ void Deliveries::complete(Delivery& delivery) noexcept {
 // --- the end of a link, or of the endpoint ------------------------------------------------------
 
 bool Deliveries::fail(Peer& peer, const transport::Link* link, int status) noexcept {
-  const bool starting = fail(peer.starting, link, status);
-  return fail(peer.active, link, status) || starting;
+  if (!peer.incoming) return false;
+  const bool starting = fail(peer.incoming->starting, link, status);
+  return fail(peer.incoming->active, link, status) || starting;
 }
 
 bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
@@ -320,13 +325,17 @@ bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
 }
 
 void Deliveries::revoke_memory(Peer& peer) noexcept {
-  for (Delivery* delivery = peer.active.front(); delivery; delivery = peer.active.next(*delivery))
+  if (!peer.incoming) return;
+  PendingList<Delivery>& active = peer.incoming->active;
+  for (Delivery* delivery = active.front(); delivery; delivery = active.next(*delivery))
     if (delivery->local.size)
       delivery->link->revoke_early(delivery->local, transport::Early::closing);
 }
 
 void Deliveries::cancel_all(Peer& peer, CompletionSink& sink) noexcept {
-  for (auto* deliveries : {&peer.starting, &peer.active}) cancel_all(*deliveries, sink);
+  if (!peer.incoming) return;
+  for (auto* deliveries : {&peer.incoming->starting, &peer.incoming->active})
+    cancel_all(*deliveries, sink);
 }
 
 void Deliveries::cancel_all(PendingList<Delivery>& deliveries, CompletionSink& sink) noexcept {

@@ -244,8 +244,11 @@ int Engine::progress_without_messages() noexcept {
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.
 int Engine::retry_pending(Peer& peer) noexcept {
-  const bool room = start_all(peer.controls) && start_all(peer.starting) &&
-                    start_all(peer.services) && start_all(peer.queued);
+  Incoming* const incoming = peer.incoming.get();
+  const bool room =
+      start_all(peer.controls) &&
+      (!incoming || (start_all(incoming->starting) && start_all(incoming->services))) &&
+      start_all(peer.queued);
   x_receives.deliveries().report_rest(peer);
   const int executed = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
   if (peer.backlogged()) return executed + (room && peer.waiting() ? 1 : 0);
@@ -349,7 +352,7 @@ void Engine::on_question() noexcept {
 bool Engine::waits_for(const transport::Link& link) noexcept {
   Peer* peer = static_cast<Peer*>(link.user);
   if (!peer) return false;
-  if (peer->sending() || !peer->active.empty()) return true;
+  if (peer->sending() || (peer->incoming && !peer->incoming->active.empty())) return true;
   return peer->link == &link && x_receives.waits_for(peer);
 }
 

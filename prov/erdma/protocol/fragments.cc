@@ -11,8 +11,10 @@ namespace erdma::protocol {
 namespace {
 
 Arrival* on_link(Peer& peer, const transport::Link& link) noexcept {
-  Arrival* arrival = peer.arrivals.front();
-  while (arrival && arrival->link != &link) arrival = peer.arrivals.next(*arrival);
+  if (!peer.incoming) return nullptr;
+  util::IntrusiveList<Arrival>& arrivals = peer.incoming->arrivals;
+  Arrival* arrival = arrivals.front();
+  while (arrival && arrival->link != &link) arrival = arrivals.next(*arrival);
   return arrival;
 }
 
@@ -25,12 +27,12 @@ bool Fragments::valid(Peer& peer, const transport::Link& link, const wire::Messa
 }
 
 Arrival& Fragments::make(Peer& peer, transport::Link& link, const wire::MessageHeader& header) {
-  Arrival* const arrival = x_arrivals.acquire();
+  Arrival* const arrival = peer.make_incoming() ? x_arrivals.acquire() : nullptr;
   if (!arrival) throw std::bad_alloc();
   arrival->peer = &peer;
   arrival->link = &link;
   arrival->header = header;
-  peer.arrivals.push_back(*arrival);
+  peer.incoming->arrivals.push_back(*arrival);
   return *arrival;
 }
 
@@ -99,8 +101,10 @@ void Fragments::end(Arrival& arrival) noexcept {
 }
 
 void Fragments::drop(Peer& peer, const transport::Link* link) noexcept {
-  for (Arrival *arrival = peer.arrivals.front(), *next; arrival; arrival = next) {
-    next = peer.arrivals.next(*arrival);
+  if (!peer.incoming) return;
+  util::IntrusiveList<Arrival>& arrivals = peer.incoming->arrivals;
+  for (Arrival *arrival = arrivals.front(), *next; arrival; arrival = next) {
+    next = arrivals.next(*arrival);
     if (arrival->link == link) release(*arrival);
   }
 }

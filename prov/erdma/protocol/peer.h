@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,8 @@ struct Arrival;
 struct Service;
 
 /// Answers to the peer's one-sided operations that wait for room on the link: fins in
-/// Peer::controls, results in Peer::services. Each list is in order, so numbers tell which of the
-/// answers have left. Not counted are fins with which this side reports something itself.
+/// Peer::controls, results in Incoming::services. Each list is in order, so numbers tell which of
+/// the answers have left. Not counted are fins with which this side reports something itself.
 class UnsentAnswers {
  public:
   /// The numbers of the last answers at some time.
@@ -53,6 +54,20 @@ class UnsentAnswers {
   Mark x_kept, x_left;
 };
 
+/// What a peer causes here beyond messages of one packet: longer messages from it, and its
+/// one-sided operations.
+struct Incoming {
+  PendingList<Delivery> starting;  ///< wait for room on the link
+  PendingList<Delivery> active;
+  PendingList<Delivery> unreported;  ///< over; reported once earlier answers to the peer have left
+  util::IntrusiveList<Arrival> arrivals;      ///< messages of which fragments are to come
+  PendingList<Service> services;              ///< wait for room on the link
+  PendingList<Service> served;                ///< the link has accepted get() or put()
+  uint32_t unserved = 0;                      ///< length of `services` and `served`
+  size_t result_bytes = 0;                    ///< bytes of results that these keep copies of
+  std::unique_ptr<FurtherSegments> segments;  ///< null until the first packet with segments
+};
+
 /// One remote endpoint as the protocol sees it, over any transport. Made on first use; lives as
 /// long as the engine. Invariant: `direct` is true iff a small send may go straight to the link.
 class Peer : public util::ListHook<BacklogTag> {
@@ -64,7 +79,15 @@ class Peer : public util::ListHook<BacklogTag> {
   }
   /// True if an operation or packet waits for room on the link.
   bool waiting() noexcept {
-    return !queued.empty() || !controls.empty() || !starting.empty() || !services.empty();
+    return !queued.empty() || !controls.empty() ||
+           (incoming && (!incoming->starting.empty() || !incoming->services.empty()));
+  }
+  /// True if results or transfers for the peer's operations wait for room on the link.
+  bool has_services() noexcept { return incoming && !incoming->services.empty(); }
+  /// Null: out of memory.
+  Incoming* make_incoming() noexcept {
+    if (!incoming) incoming.reset(new (std::nothrow) Incoming);
+    return incoming.get();
   }
   /// True if every progress() must look at this peer.
   bool backlogged() noexcept { return waiting() || retractable > 0; }
@@ -112,19 +135,11 @@ class Peer : public util::ListHook<BacklogTag> {
   PendingList<Send> queued;  ///< in order of posting
   PendingList<Send> in_flight;
   util::IntrusiveList<Access> accesses;
-  PendingList<Delivery> starting;  ///< wait for room on the link
-  PendingList<Delivery> active;
-  PendingList<Delivery> unreported;  ///< over; reported once earlier answers to the peer have left
-  util::IntrusiveList<Arrival> arrivals;      ///< messages of which fragments are to come
-  PendingList<Control> controls;              ///< wait for room on the link
-  PendingList<Service> services;              ///< wait for room on the link
-  PendingList<Service> served;                ///< the link has accepted get() or put()
-  uint32_t unserved = 0;                      ///< length of `services` and `served`
-  size_t result_bytes = 0;                    ///< bytes of results that these keep copies of
-  std::unique_ptr<FurtherSegments> segments;  ///< null until the first packet with segments
-  std::unique_ptr<PeerGrants> grants;         ///< null until the first grant
-  uint32_t one_sided_packets = 0;             ///< own RMA operations in flight that packets carry
-  uint32_t retractable = 0;                   ///< the part of them that can be retracted
+  PendingList<Control> controls;       ///< wait for room on the link
+  std::unique_ptr<Incoming> incoming;  ///< null until it is needed: most peers are silent
+  std::unique_ptr<PeerGrants> grants;  ///< null until the first grant
+  uint32_t one_sided_packets = 0;      ///< own RMA operations in flight that packets carry
+  uint32_t retractable = 0;            ///< the part of them that can be retracted
 
   Receives* receives = nullptr;  ///< receives the peer's messages
   const Peer* source = this;     ///< compared in matching: the peer, or its counterpart in a shared

@@ -48,13 +48,13 @@ bool keep_copy(Service& service) noexcept {
   Peer& peer = *service.peer;
   const Buffers& bytes = service.result;
   const size_t left = bytes.length - service.answered;
-  if (peer.result_bytes + left > kMostResultBytes) return false;
+  if (peer.incoming->result_bytes + left > kMostResultBytes) return false;
   service.copy.reset(new (std::nothrow) std::byte[left]);
   if (!service.copy) return false;
   hmem::gather(service.copy.get(), bytes.iov, bytes.count, service.answered, left);
   service.result = {1, left, {{service.copy.get(), left}}};
   service.answered = 0;
-  peer.result_bytes += left;
+  peer.incoming->result_bytes += left;
   return true;
 }
 
@@ -98,9 +98,10 @@ void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSide
   request.length = length;
   if (header.op == wire::Op::atomic) return on_atomic(peer, link, request);
   size_t more = 0;
-  if (header.flags & wire::kSegments && peer.segments && peer.segments->link == &link)
-    more = std::exchange(peer.segments->count, size_t(0));
-  if (!request.parse(more ? peer.segments->all.data() : nullptr, more))
+  FurtherSegments* const segments = peer.incoming ? peer.incoming->segments.get() : nullptr;
+  if (header.flags & wire::kSegments && segments && segments->link == &link)
+    more = std::exchange(segments->count, size_t(0));
+  if (!request.parse(more ? segments->all.data() : nullptr, more))
     return inbound::protocol_violation(link, "a malformed one-sided request");
   on_transfer(peer, link, request);
 }
@@ -108,13 +109,15 @@ void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSide
 /// Keeps all segments but the first of the write or read that follows.
 void RmaTarget::on_segments(Peer& peer, transport::Link& link, const std::byte* payload,
                             size_t length) {
-  if (!peer.segments) peer.segments = std::make_unique<FurtherSegments>();
+  if (!peer.make_incoming()) throw std::bad_alloc();
+  if (!peer.incoming->segments) peer.incoming->segments = std::make_unique<FurtherSegments>();
+  FurtherSegments& segments = *peer.incoming->segments;
   const size_t count = length / sizeof(wire::Segment);
-  if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->all.size())
+  if (length % sizeof(wire::Segment) || count == 0 || count > segments.all.size())
     return inbound::protocol_violation(link, "a malformed one-sided request");
-  peer.segments->link = &link;
-  peer.segments->count = count;
-  std::memcpy(peer.segments->all.data(), payload, length);
+  segments.link = &link;
+  segments.count = count;
+  std::memcpy(segments.all.data(), payload, length);
 }
 
 void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept {
@@ -179,7 +182,8 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   }
   if (request.device()) return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
   const size_t bytes = ask.count * ask.element;
-  if (ask.fetches && peer.result_bytes + bytes > kMostResultBytes)
+  const size_t kept = peer.incoming ? peer.incoming->result_bytes : 0;
+  if (ask.fetches && kept + bytes > kMostResultBytes)
     return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
   std::byte before[kMaxAtomicBytes];
   auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
@@ -199,11 +203,10 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
 void RmaTarget::conclude(Peer& peer, transport::Link& link, const Request& request,
                          uint64_t access) noexcept {
   // An operation that is reported here must not overtake the results of earlier ones.
-  const bool in_turn = peer.services.empty() || !is_watched(request, access);
+  const bool in_turn = !peer.has_services() || !is_watched(request, access);
   if (in_turn && x_controls.try_fin(peer, request.initiator(), 0))
     return report_access(peer, request, access);
-  const bool waits = is_watched(request, access) && peer.unserved < kMaxUnserved;
-  Service* const service = waits ? try_service(peer, link, request) : nullptr;
+  Service* const service = is_watched(request, access) ? try_service(peer, link, request) : nullptr;
   if (!service) {
     report_access(peer, request, access);
     return x_controls.send_fin(peer, request.initiator(), 0);
@@ -212,7 +215,7 @@ void RmaTarget::conclude(Peer& peer, transport::Link& link, const Request& reque
   service->executed = access;
   if (in_turn) return conclude(*service);
   service->fin_due = true;
-  peer.services.push_back(*service);
+  peer.incoming->services.push_back(*service);
 }
 
 /// Returns whether report_access() tells anybody.
@@ -235,7 +238,7 @@ void RmaTarget::conclude(Service& service) noexcept {
   if (x_controls.answer(peer, service.request.initiator(), 0, service)) return end(service);
   service.fin_due = false;
   service.fin_kept = true;
-  peer.served.push_back(service);
+  peer.incoming->served.push_back(service);
 }
 
 /// Reports an operation on the memory here that is over. An atomic operation that fetches and
@@ -265,19 +268,20 @@ void RmaTarget::report_access(const Peer& peer, const Request& request, uint64_t
 /// Null: the fin with the error is sent, or the link has failed.
 Service* RmaTarget::make_service(Peer& peer, transport::Link& link,
                                  const Request& request) noexcept {
-  if (peer.unserved >= kMaxUnserved)
+  if (peer.incoming && peer.incoming->unserved >= kMaxUnserved)
     return inbound::protocol_violation(link, "more requests than a peer can have"), nullptr;
   Service* const service = try_service(peer, link, request);
   if (!service) x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
   return service;
 }
 
-/// Null: out of memory.
+/// Null: out of memory, or there are too many.
 Service* RmaTarget::try_service(Peer& peer, transport::Link& link,
                                 const Request& request) noexcept {
+  if (!peer.make_incoming() || peer.incoming->unserved >= kMaxUnserved) return nullptr;
   Service* const service = x_services.acquire();
   if (!service) return nullptr;
-  ++peer.unserved;
+  ++peer.incoming->unserved;
   service->target = this;
   service->peer = &peer;
   service->link = &link;
@@ -290,7 +294,7 @@ void RmaTarget::serve(Peer& peer, transport::Link& link, Request& request) noexc
   Service* service = make_service(peer, link, request);
   if (!service) return;
   hold_regions(*service);
-  x_peers.start(peer, peer.services, *service, !peer.services.empty());
+  x_peers.start(peer, peer.incoming->services, *service, peer.has_services());
 }
 
 /// -FI_EAGAIN: nothing happened, or a part of the result is left to be sent.
@@ -309,7 +313,7 @@ int RmaTarget::start(Service& service) noexcept {
   const transport::RemoteRange remote{request.remote_key, 0, memory.length};
   const int rc = writes ? service.link->get(remote, memory.iov, memory.count, token)
                         : service.link->put(remote, memory.iov, memory.count, token, false);
-  if (rc == 0) peer.served.push_back(service);
+  if (rc == 0) peer.incoming->served.push_back(service);
   return rc;
 }
 
@@ -340,10 +344,10 @@ void RmaTarget::finish(Service& service, int status) noexcept {
   service.executed =
       service.request.header.op == wire::Op::write ? FI_REMOTE_WRITE : FI_REMOTE_READ;
   x_grants.after(peer, *service.link, service.request);
-  if (peer.services.empty() || !is_watched(service.request, service.executed))
+  if (!peer.has_services() || !is_watched(service.request, service.executed))
     return conclude(service);
   service.fin_due = true;
-  peer.services.push_back(service);
+  peer.incoming->services.push_back(service);
 }
 
 /// Reports what the service has executed. It accesses no region any more.
@@ -354,10 +358,12 @@ void RmaTarget::report(Service& service) noexcept {
 }
 
 void RmaTarget::report_rest() noexcept {
-  for (Peer* const peer : x_peers.all())
-    for (auto* list : {&peer->services, &peer->served})
+  for (Peer* const peer : x_peers.all()) {
+    if (!peer->incoming) continue;
+    for (auto* list : {&peer->incoming->services, &peer->incoming->served})
       for (Service* service = list->front(); service; service = list->next(*service))
         if (service->executed) report(*service);
+  }
 }
 
 void RmaTarget::end(Service& service) noexcept {
@@ -367,14 +373,17 @@ void RmaTarget::end(Service& service) noexcept {
 
 void RmaTarget::drop_service(Service& service) noexcept {
   if (service.linked()) service.unlink();
-  --service.peer->unserved;
-  if (service.copy) service.peer->result_bytes -= service.result.length;
+  Incoming& incoming = *service.peer->incoming;
+  --incoming.unserved;
+  if (service.copy) incoming.result_bytes -= service.result.length;
   if (service.answers) service.peer->unsent.drop_result();
   x_services.release(service);
 }
 
 void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
-  for (auto* list : {&peer.services, &peer.served}) {
+  Incoming* const incoming = peer.incoming.get();
+  if (!incoming) return;
+  for (auto* list : {&incoming->services, &incoming->served}) {
     for (Service* service = list->front(); service;) {
       Service* next = list->next(*service);
       // The end of the link of its fin has ended a service that was over.
@@ -384,12 +393,14 @@ void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
       service = next;
     }
   }
-  if (peer.segments && peer.segments->link == link) peer.segments->count = 0;
+  FurtherSegments* const segments = incoming->segments.get();
+  if (segments && segments->link == link) segments->count = 0;
 }
 
 void RmaTarget::abandon(const Region& region, bool by_force) noexcept {
   for (Peer* const peer : x_peers.all()) {
-    for (auto* list : {&peer->services, &peer->served}) {
+    if (!peer->incoming) continue;
+    for (auto* list : {&peer->incoming->services, &peer->incoming->served}) {
       for (Service* service = list->front(); service; service = list->next(*service)) {
         const auto* const regions = service->request.regions;
         const auto* const end = regions + service->request.memory.count;
@@ -423,7 +434,7 @@ bool RmaTarget::send_answer(Peer& peer, transport::Link& link, const Request& re
   size_t done = 0;
   // Nor may it overtake their fins.
   const bool in_turn = peer.controls.empty() || !is_watched(request, access);
-  if (in_turn && peer.services.empty() &&
+  if (in_turn && !peer.has_services() &&
       send_result(peer, request.initiator(), bytes, done) != -FI_EAGAIN)
     return true;
   Service* service = make_service(peer, link, request);
@@ -439,7 +450,7 @@ bool RmaTarget::send_answer(Peer& peer, transport::Link& link, const Request& re
   service->answers = true;
   peer.unsent.keep_result();
   service->executed = access;
-  peer.services.push_back(*service);
+  peer.incoming->services.push_back(*service);
   x_peers.backlog(peer);
   return false;
 }

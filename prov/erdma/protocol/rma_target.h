@@ -24,7 +24,7 @@ struct Service final : Pending {
   Request request;
   RegionUse uses[transport::kMaxIov];
   bool answers = false;   ///< true: a result is to be sent; false: bytes to be moved
-  bool fin_due = false;   ///< over; its fin follows what waits in Peer::services
+  bool fin_due = false;   ///< over; its fin follows what waits in Incoming::services
   bool fin_kept = false;  ///< over, and reported here when the link has taken the fin
   Buffers result;         ///< bytes to be sent, of the region itself or of `copy`
   std::unique_ptr<std::byte[]> copy;

@@ -94,7 +94,9 @@ void look_at_sends(Peer& peer, FastRma& fast_rma, PeerWaits& waits) noexcept {
 
 void look_at_deliveries(Peer& peer, PeerWaits& waits) noexcept {
   constexpr const char* kFor[] = {"room", "bytes", "sender", "flush", "sender", "room"};
-  for (PendingList<Delivery>* const list : {&peer.active, &peer.starting, &peer.unreported})
+  Incoming* const incoming = peer.incoming.get();
+  if (!incoming) return;
+  for (auto* const list : {&incoming->active, &incoming->starting, &incoming->unreported})
     for (Delivery* one = list->front(); one; one = list->next(*one)) {
       if (waits.matched.count++ > 0) continue;
       waits.matched = {1, uint64_t(one->sender.index) << 16 | one->sender.generation, one->tag, 0,
