@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <list>
 #include <utility>
 
 #include "hmem/copy.h"
@@ -14,13 +13,15 @@
 
 namespace erdma::fake {
 
-/// Gives the peer an identity that the test may change. It lives as long as the process.
+/// Gives the peer an identity that the test may change, and a pidfd; -1: there is none.
 inline transport::shm::CmaIdentity& identify(
     transport::shm::CmaPeer& peer,
-    const transport::shm::CmaIdentity& identity = transport::shm::own_cma_identity()) {
-  static std::list<transport::shm::CmaIdentity> kept;
-  peer.identity = &kept.emplace_back(identity);
-  return kept.back();
+    const transport::shm::CmaIdentity& identity = transport::shm::own_cma_identity(),
+    int pidfd = -1, const util::Clock* clock = nullptr) {
+  static const util::SystemClock kTime;
+  peer.process =
+      util::make_ref<transport::shm::CmaProcess>(util::Fd(pidfd), clock ? *clock : kTime, identity);
+  return peer.process->identity;
 }
 
 /// Cross-memory attach within one process. A call copies, or fails as planned. One thread may call

@@ -294,12 +294,12 @@ TEST(sender_that_takes_its_half_is_asked_again) {
 /// the peer has ended. `mapped`: there is memory where the peer's nonce was.
 int status_of_read(bool right, bool dead, size_t limit = SIZE_MAX, bool mapped = true) {
   Channel channel(Ways::read_only);
-  CmaIdentity& identity = fake::identify(channel.reader);
+  const int exited = eventfd(dead, EFD_CLOEXEC);  // a pidfd is readable once its process ended
+  CmaIdentity& identity =
+      fake::identify(channel.reader, own_cma_identity(), exited, &channel.clock);
   if (!right) ++identity.nonce;
   channel.calls.read = {1, 1, 0, limit};
   if (!mapped) channel.calls.read.unmapped = remote_address(identity.nonce_address);
-  const int exited = eventfd(dead, EFD_CLOEXEC);  // a pidfd is readable once its process ended
-  channel.reader.life = std::make_shared<PeerLife>(util::Fd(exited), channel.clock);
   Message message(channel, 64 * kKiB);
   for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
   ck_assert_uint_eq(channel.sink.done.size(), 1);

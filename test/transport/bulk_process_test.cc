@@ -70,7 +70,9 @@ unsigned char byte_at(size_t i) {
   CmaCalls calls;
   Counters counters;
   util::SystemClock clock;
-  CmaPeer peer{getppid(), &meeting.receiver, {}, {}};
+  CmaPeer peer;
+  peer.pid = getppid();
+  fake::identify(peer, meeting.receiver);
   meeting.sender = own_cma_identity();
   meeting.phase.store(1, std::memory_order_release);
   const std::initializer_list<int> numbers = {SYS_process_vm_readv, SYS_process_vm_writev};
@@ -99,7 +101,9 @@ void receive(Meeting& meeting, void* shared, size_t length, const Refusal& refus
   Memory memory;
   Recorder sink;
   wait_for(meeting.phase, 2);
-  CmaPeer peer{sender, &meeting.sender, {}, {}};
+  CmaPeer peer;
+  peer.pid = sender;
+  fake::identify(peer, meeting.sender);
   const std::initializer_list<int> numbers = {SYS_process_vm_readv, SYS_process_vm_writev};
   if (refusal.reads && !late) refuse_calls(numbers, refusal.error);
   probe(calls, true, peer);

@@ -151,12 +151,10 @@ TEST(a_read_of_another_program_has_not_succeeded) {
   for (const bool mapped : {false, true}) {
     RegionChannel region(CmaCall::read, 64 * kKiB);
     CmaPeer& reader = region.channel.reader;
-    fake::identify(reader);
-    reader.life =
-        std::make_shared<PeerLife>(util::Fd(eventfd(0, EFD_CLOEXEC)), region.channel.clock);
+    fake::identify(reader, own_cma_identity(), eventfd(0, EFD_CLOEXEC), &region.channel.clock);
     fake::CmaCalls::Plan& plan = region.channel.calls.read;
     plan = {1, 1, 0, region.length};
-    if (!mapped) plan.unmapped = remote_address(reader.identity->nonce_address);
+    if (!mapped) plan.unmapped = remote_address(reader.identity().nonce_address);
     region.access();
     region.run_alone();
     region.expect(mapped ? 0 : -FI_EBUSY);

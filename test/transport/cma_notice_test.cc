@@ -23,8 +23,8 @@ CmaPeer stranger(int error) {
   CmaPeer peer;
   peer.pid = 4711;
   fake::identify(peer).uid += 1;
-  peer.read = {Permission::denied, false, error, nullptr};
-  peer.write = {Permission::denied, true, 0, "the peer could not be proven: reading it failed"};
+  peer.read = {Permission::denied, false, CmaReason::none, int16_t(error)};
+  peer.write = {Permission::denied, true, CmaReason::unproven, 0};
   return peer;
 }
 
@@ -39,7 +39,7 @@ TEST(refusals_of_any_number_of_peers_are_one_line) {
     report_refusals(peer, counters);
   }
   CmaPeer other = stranger(0);
-  other.write = {Permission::allowed, false, 0, nullptr};
+  other.write = kAllowed;
   deny(other, CmaCall::write, EPERM, counters);
   const std::string line = error_output.only_write();
   ck_assert_msg(test::contains(line,

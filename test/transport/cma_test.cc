@@ -100,7 +100,7 @@ TEST(probe_never_writes_to_a_process_with_another_nonce) {
   probe(calls, true, peer, proc.fs());
   ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
   ck_assert_int_eq(int(peer.write.permission), int(Permission::denied));
-  ck_assert_ptr_nonnull(peer.read.reason);
+  ck_assert_ptr_nonnull(text_of(peer.read.reason));
   ck_assert_uint_eq(calls.write.calls, 0);
   ck_assert_uint_eq(foreign, 0x1234567890);
 }
@@ -113,7 +113,7 @@ TEST(probe_takes_a_call_that_moves_nothing_for_another_process) {
   CmaPeer peer = peer_of_self();
   probe(calls, true, peer, proc.fs());
   ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
-  ck_assert_ptr_nonnull(peer.read.reason);
+  ck_assert_ptr_nonnull(text_of(peer.read.reason));
 }
 
 struct ScopeCase {
@@ -139,7 +139,7 @@ TEST(probe_makes_no_call_where_the_answer_is_known, std::size(kScopeCases)) {
   ck_assert_uint_eq(calls.read.calls, c.calls);
   ck_assert_int_eq(int(peer.read.permission),
                    int(c.calls ? Permission::allowed : Permission::denied));
-  ck_assert_int_eq(peer.read.reason != nullptr, c.calls == 0);
+  ck_assert_int_eq(text_of(peer.read.reason) != nullptr, c.calls == 0);
 }
 
 /// The list of groups precedes these lines. Each of them may lie anywhere.
@@ -277,7 +277,7 @@ TEST(probe_does_not_take_a_forked_child_for_its_parent) {
     char byte = 0;
     own_cma_identity();
     if (write(ready.ends[1], &byte, 1) != 1 || read(over.ends[0], &byte, 1) != 1) _exit(1);
-    _exit(*reinterpret_cast<uint64_t*>(peer.identity->scratch_address) == 0 ? 0 : 2);
+    _exit(*reinterpret_cast<uint64_t*>(peer.identity().scratch_address) == 0 ? 0 : 2);
   }
   char byte = 0;
   ck_assert_int_eq(read(ready.ends[0], &byte, 1), 1);
@@ -312,7 +312,7 @@ TEST(permission_can_differ_by_direction, 2) {
   CmaIdentity& of_child = fake::identify(child_seen);
   const CmaPeer parent = peer_of_self();
   // Under Yama a child may not read its parent in either case, so the test would show nothing.
-  if (parent.identity->ptrace_scope > 0) return;
+  if (parent.identity().ptrace_scope > 0) return;
   Pipe to_parent, to_child;
   const pid_t child = fork();
   if (child == 0) {
@@ -495,8 +495,8 @@ TEST(admission_hands_on_what_the_kernel_says) {
 // -----------------------------------------------------------------------------------
 
 struct CauseCase {
-  int error;
-  const char* reason;
+  int16_t error;
+  CmaReason reason;
   int scope;
   int own_seccomp;
   int dumpable;
@@ -505,20 +505,20 @@ struct CauseCase {
   RefusalCause expect;
 };
 const CauseCase kCauseCases[] = {
-    {EPERM, nullptr, 1, 0, 1, 5, 9, RefusalCause::scope_ancestor_only},
-    {EPERM, nullptr, 2, 0, 1, 5, 9, RefusalCause::scope_admin_only},
-    {EPERM, nullptr, 3, 0, 1, 5, 9, RefusalCause::scope_nobody},
-    {EPERM, nullptr, 1, 2, 1, 6, 9, RefusalCause::other_user},
-    {EPERM, nullptr, 1, 2, 1, 5, 8, RefusalCause::other_user_namespace},
-    {EPERM, nullptr, 0, 2, 0, 5, 9, RefusalCause::not_dumpable},
-    {EPERM, nullptr, 0, 2, 1, 5, 9, RefusalCause::seccomp},
-    {EPERM, nullptr, -1, 0, 1, 5, 9, RefusalCause::capabilities},
-    {ENOSYS, nullptr, -1, 2, 1, 5, 9, RefusalCause::seccomp},
-    {ENOSYS, nullptr, -1, 0, 1, 5, 9, RefusalCause::no_such_call},
-    {ESRCH, nullptr, 1, 2, 1, 5, 9, RefusalCause::wrong_process},
-    {EFAULT, nullptr, 1, 2, 1, 5, 9, RefusalCause::memory},
-    {0, "not visible", 1, 2, 1, 5, 9, RefusalCause::wrong_process},
-    {0, "scope", 2, 2, 1, 5, 9, RefusalCause::scope_admin_only},
+    {EPERM, CmaReason::none, 1, 0, 1, 5, 9, RefusalCause::scope_ancestor_only},
+    {EPERM, CmaReason::none, 2, 0, 1, 5, 9, RefusalCause::scope_admin_only},
+    {EPERM, CmaReason::none, 3, 0, 1, 5, 9, RefusalCause::scope_nobody},
+    {EPERM, CmaReason::none, 1, 2, 1, 6, 9, RefusalCause::other_user},
+    {EPERM, CmaReason::none, 1, 2, 1, 5, 8, RefusalCause::other_user_namespace},
+    {EPERM, CmaReason::none, 0, 2, 0, 5, 9, RefusalCause::not_dumpable},
+    {EPERM, CmaReason::none, 0, 2, 1, 5, 9, RefusalCause::seccomp},
+    {EPERM, CmaReason::none, -1, 0, 1, 5, 9, RefusalCause::capabilities},
+    {ENOSYS, CmaReason::none, -1, 2, 1, 5, 9, RefusalCause::seccomp},
+    {ENOSYS, CmaReason::none, -1, 0, 1, 5, 9, RefusalCause::no_such_call},
+    {ESRCH, CmaReason::none, 1, 2, 1, 5, 9, RefusalCause::wrong_process},
+    {EFAULT, CmaReason::none, 1, 2, 1, 5, 9, RefusalCause::memory},
+    {0, CmaReason::invisible_pid, 1, 2, 1, 5, 9, RefusalCause::wrong_process},
+    {0, CmaReason::scope_admin_only, 2, 2, 1, 5, 9, RefusalCause::scope_admin_only},
 };
 
 TEST(cause_follows_from_what_is_known, std::size(kCauseCases)) {
@@ -534,10 +534,10 @@ TEST(cause_follows_from_what_is_known, std::size(kCauseCases)) {
   identity.uid = c.peer_uid;
   identity.user_namespace = c.peer_user_namespace;
   identity.dumpable = c.dumpable;
-  const CmaVerdict verdict{Permission::denied, false, c.error, c.reason};
+  const CmaVerdict verdict{Permission::denied, false, c.reason, c.error};
   ck_assert_int_eq(int(likely_cause(peer, verdict, self)), int(c.expect));
   peer.pid = 0;
-  if (c.reason)
+  if (c.reason != CmaReason::none)
     ck_assert_int_eq(int(likely_cause(peer, verdict, self)), int(RefusalCause::invisible_pid));
 }
 
@@ -548,7 +548,7 @@ TEST(diagnosis_is_one_line_with_all_there_is_to_know) {
   identity.uid = 4294967295;
   identity.pid_namespace += 1;
   const std::string line =
-      diagnosis(peer, "process_vm_writev", {Permission::denied, false, EPERM, nullptr});
+      diagnosis(peer, "process_vm_writev", {Permission::denied, false, CmaReason::none, EPERM});
   for (const char* part :
        {"process_vm_writev", "Operation not permitted", "errno 1", "4194304", "4294967295",
         "pid namespace different", "user namespace same", "seccomp", "ptrace_scope", "dumpable",
@@ -564,7 +564,7 @@ TEST(diagnosis_is_short_enough_for_any_cause) {
   CmaIdentity& identity = fake::identify(peer);
   identity.uid = identity.gid = 4294967295;
   const std::string line =
-      diagnosis(peer, "process_vm_writev", {Permission::denied, false, EPERM, nullptr});
+      diagnosis(peer, "process_vm_writev", {Permission::denied, false, CmaReason::none, EPERM});
   const size_t others = line.size() - std::strlen(remedy(RefusalCause::other_user));
   for (int cause = 0; cause <= int(RefusalCause::capabilities); ++cause) {
     const size_t length = std::strlen(remedy(RefusalCause(cause)));

@@ -103,7 +103,7 @@ namespace {
 int ask_for_nonce(CmaCalls& calls, const CmaPeer& peer) noexcept {
   uint64_t nonce = 0;
   const iovec here{&nonce, sizeof nonce};
-  const iovec there{remote_address(peer.identity->nonce_address), sizeof nonce};
+  const iovec there{remote_address(peer.identity().nonce_address), sizeof nonce};
   ssize_t count = 0;
   unsigned retries = 0;
   do {
@@ -111,7 +111,7 @@ int ask_for_nonce(CmaCalls& calls, const CmaPeer& peer) noexcept {
   } while (count < 0 && classify(int(-count)) == Failure::transient &&
            retries++ < kTransientRetries);
   if (count < 0) return int(-count);
-  return count == ssize_t(sizeof nonce) && nonce == peer.identity->nonce ? 0 : EFAULT;
+  return count == ssize_t(sizeof nonce) && nonce == peer.identity().nonce ? 0 : EFAULT;
 }
 
 /// Reads the peer's memory and then its nonce in one call, because one call addresses one process.
@@ -123,13 +123,13 @@ ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_
                         iovec* there, size_t theres, size_t length, Target& target) noexcept {
   uint64_t nonce = 0;
   here[heres] = {&nonce, sizeof nonce};
-  there[theres] = {remote_address(peer.identity->nonce_address), sizeof nonce};
+  there[theres] = {remote_address(peer.identity().nonce_address), sizeof nonce};
   const ssize_t count = calls.readv(peer.pid, here, heres + 1, there, theres + 1);
   if (count <= 0) return count;
   const bool whole = size_t(count) == length + sizeof nonce;
   if (size_t(count) < length)
     target = std::max(target, Target::unknown);
-  else if (whole ? nonce != peer.identity->nonce : ask_for_nonce(calls, peer) != 0)
+  else if (whole ? nonce != peer.identity().nonce : ask_for_nonce(calls, peer) != 0)
     target = Target::other_process;
   return std::min(count, ssize_t(length));
 }
@@ -141,7 +141,7 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
   iovec here[kMaxIov + 1];
   iovec there[kMaxIov + 1];
   unsigned retries = 0;
-  const bool proves = call == CmaCall::read && peer.identity->nonce != 0;
+  const bool proves = call == CmaCall::read && peer.identity().nonce != 0;
   while (length > 0) {
     if (proves ? peer.suspended() : !peer.may_be_called()) return ESRCH;
     const size_t heres = hmem::slice(local.iov, local.count, offset, length, here);

@@ -46,39 +46,42 @@ ProbeWords* probe_words() noexcept {
 }
 
 /// Both calls have the same reason, so one line is enough.
-void deny_both(CmaPeer& peer, const char* reason, bool worth_a_line) noexcept {
-  peer.read = {Permission::denied, !worth_a_line, 0, reason};
-  peer.write = {Permission::denied, true, 0, reason};
+void deny_both(CmaPeer& peer, CmaReason reason, bool worth_a_line) noexcept {
+  peer.read = {Permission::denied, !worth_a_line, reason, 0};
+  peer.write = {Permission::denied, true, reason, 0};
 }
 
-/// Why any call would fail and only leave a line in the kernel's log; null if a call may succeed.
-const char* hopeless(const CmaPeer& peer, const ProcFs& proc) noexcept {
-  if (peer.pid <= 0) return "the peer's pid is not visible in this pid namespace";
+/// Why any call would fail and only leave a line in the kernel's log; none if a call may succeed.
+CmaReason hopeless(const CmaPeer& peer, const ProcFs& proc) noexcept {
+  if (peer.pid <= 0) return CmaReason::invisible_pid;
   const int scope = proc.ptrace_scope();
-  if (scope >= 3) return "ptrace_scope 3 forbids it to everybody until the next boot";
-  if (scope == 2 && !proc.can_ptrace_any()) return "ptrace_scope 2 asks for CAP_SYS_PTRACE";
-  return nullptr;
+  if (scope >= 3) return CmaReason::scope_nobody;
+  if (scope == 2 && !proc.can_ptrace_any()) return CmaReason::scope_admin_only;
+  return CmaReason::none;
+}
+
+CmaVerdict refused(int error, CmaReason reason = CmaReason::none) noexcept {
+  return {Permission::denied, false, reason, int16_t(error)};
 }
 
 CmaVerdict probe_read(CmaCalls& calls, const CmaPeer& peer) noexcept {
   uint64_t nonce = 0;
   const iovec local{&nonce, sizeof nonce};
-  const iovec remote{remote_address(peer.identity->nonce_address), sizeof nonce};
+  const iovec remote{remote_address(peer.identity().nonce_address), sizeof nonce};
   const ssize_t moved = calls.readv(peer.pid, &local, 1, &remote, 1);
-  if (moved < 0 && moved != -EFAULT) return {Permission::denied, false, int(-moved), nullptr};
-  if (moved == ssize_t(sizeof nonce) && nonce == peer.identity->nonce && nonce != 0)
-    return {Permission::allowed, false, 0, nullptr};
-  return {Permission::denied, false, moved < 0 ? int(-moved) : 0,
-          "the process of this pid is not the peer: its nonce differs"};
+  if (moved < 0 && moved != -EFAULT) return refused(int(-moved));
+  if (moved == ssize_t(sizeof nonce) && nonce == peer.identity().nonce && nonce != 0)
+    return kAllowed;
+  return refused(moved < 0 ? int(-moved) : 0, CmaReason::wrong_process);
 }
 
 CmaVerdict probe_write(CmaCalls& calls, const CmaPeer& peer) noexcept {
-  uint64_t word = peer.identity->nonce;
+  uint64_t word = peer.identity().nonce;
   const iovec local{&word, sizeof word};
-  const iovec remote{remote_address(peer.identity->scratch_address), sizeof word};
+  const iovec remote{remote_address(peer.identity().scratch_address), sizeof word};
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
-  if (moved == ssize_t(sizeof word)) return {Permission::allowed, false, 0, nullptr};
-  return {Permission::denied, false, moved < 0 ? int(-moved) : EFAULT, nullptr};
+  if (moved == ssize_t(sizeof word)) return kAllowed;
+  return refused(moved < 0 ? int(-moved) : EFAULT);
 }
 
 void report(CmaPeer& peer, CmaVerdict& verdict, const char* call, Counters& counters) noexcept try {
@@ -98,6 +101,28 @@ void report(CmaPeer& peer, CmaVerdict& verdict, const char* call, Counters& coun
 }
 
 }  // namespace
+
+const char* text_of(CmaReason reason) noexcept {
+  switch (reason) {
+    case CmaReason::none:
+      break;
+    case CmaReason::switched_off:
+      return "switched off by FI_ERDMA_CMA";
+    case CmaReason::invisible_pid:
+      return "the peer's pid is not visible in this pid namespace";
+    case CmaReason::scope_nobody:
+      return "ptrace_scope 3 forbids it to everybody until the next boot";
+    case CmaReason::scope_admin_only:
+      return "ptrace_scope 2 asks for CAP_SYS_PTRACE";
+    case CmaReason::wrong_process:
+      return "the process of this pid is not the peer: its nonce differs";
+    case CmaReason::gone:
+      return "the peer is gone";
+    case CmaReason::unproven:
+      return "the peer could not be proven: reading it failed";
+  }
+  return nullptr;
+}
 
 ssize_t CmaCalls::readv(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
                         size_t remotes) noexcept {
@@ -149,31 +174,33 @@ void probe(CmaCalls& calls, bool enabled, CmaPeer& peer) noexcept {
 }
 
 void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noexcept {
-  if (!enabled) return deny_both(peer, "switched off by FI_ERDMA_CMA", false);
-  if (const char* reason = hopeless(peer, proc)) return deny_both(peer, reason, true);
+  if (!enabled) return deny_both(peer, CmaReason::switched_off, false);
+  if (const CmaReason reason = hopeless(peer, proc); reason != CmaReason::none)
+    return deny_both(peer, reason, true);
   peer.read = probe_read(calls, peer);
-  if (peer.over()) return deny_both(peer, "the peer is gone", false);
+  if (peer.over()) return deny_both(peer, CmaReason::gone, false);
   if (peer.read.permission == Permission::allowed) {
     peer.write = probe_write(calls, peer);
   } else {
     // Never write to a process that was not proven to be the peer. The line about reading covers
     // this.
-    peer.write = {Permission::denied, true, 0, "the peer could not be proven: reading it failed"};
+    peer.write = {Permission::denied, true, CmaReason::unproven, 0};
   }
 }
 
 bool wants_proof(const CmaPeer& peer) noexcept {
   const int error = peer.read.error;
   const bool refused = error == EPERM || error == EACCES || error == ENOSYS;
-  return refused && !peer.read.reason && peer.read.permission == Permission::denied &&
+  return refused && peer.read.reason == CmaReason::none &&
+         peer.read.permission == Permission::denied &&
          peer.write.permission == Permission::denied && peer.write.error == 0 &&
-         peer.identity->scratch_address != 0;
+         peer.identity().scratch_address != 0;
 }
 
 int mark(CmaCalls& calls, const CmaPeer& peer, uint32_t word, uint32_t value) noexcept {
   uint64_t bytes = value;
   const iovec local{&bytes, sizeof bytes};
-  const uint64_t address = peer.identity->scratch_address + word * sizeof bytes;
+  const uint64_t address = peer.identity().scratch_address + word * sizeof bytes;
   const iovec remote{remote_address(address), sizeof bytes};
   if (peer.over()) return ESRCH;
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
@@ -188,12 +215,12 @@ uint32_t marked(uint32_t word) noexcept {
 }
 
 void allow_write(CmaPeer& peer) noexcept {
-  peer.write = {Permission::allowed, false, 0, nullptr};
+  peer.write = kAllowed;
 }
 
 bool wants_admission(const CmaPeer& peer) noexcept {
   const bool refused = peer.read.error == EPERM || peer.write.error == EPERM;
-  return refused && peer.identity->ptrace_scope == 1;
+  return refused && peer.identity().ptrace_scope == 1;
 }
 
 void report_refusals(CmaPeer& peer, Counters& counters) noexcept {
@@ -204,7 +231,7 @@ void report_refusals(CmaPeer& peer, Counters& counters) noexcept {
 void deny(CmaPeer& peer, CmaCall call, int error, Counters& counters) noexcept {
   CmaVerdict& verdict = call == CmaCall::read ? peer.read : peer.write;
   if (verdict.permission == Permission::denied) return;
-  verdict = {Permission::denied, false, error, nullptr};
+  verdict = refused(error);
   report(peer, verdict, call == CmaCall::read ? "process_vm_readv" : "process_vm_writev", counters);
 }
 

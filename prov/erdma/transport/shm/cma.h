@@ -4,12 +4,12 @@
 #include <sys/uio.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 
 #include "transport/shm/options.h"
 #include "transport/shm/peer_life.h"
+#include "util/ref.h"
 #include "util/result.h"
 #include "util/socket_address.h"
 
@@ -63,14 +63,28 @@ enum class CmaCall : uint8_t { read, write };
 
 enum class Permission : uint8_t { untested, allowed, denied };
 
+/// Why a call is refused that was not made, or that tells more than its errno.
+enum class CmaReason : uint8_t {
+  none,
+  switched_off,
+  invisible_pid,
+  scope_nobody,
+  scope_admin_only,
+  wrong_process,
+  gone,
+  unproven,
+};
+/// Static text; null for none.
+const char* text_of(CmaReason reason) noexcept;
+
 /// The outcome for one call in one direction: this process as caller on one peer.
 struct CmaVerdict {
   Permission permission = Permission::untested;
   bool reported = false;  ///< the refusal is in the log, or is not worth a line
-  int error = 0;          ///< positive errno of the refusal; 0 if none was made
-  const char* reason =
-      nullptr;  ///< static text, where no call was made (scope, wrong nonce, switched off)
+  CmaReason reason = CmaReason::none;
+  int16_t error = 0;  ///< positive errno of the refusal; 0 if none was made
 };
+inline constexpr CmaVerdict kAllowed{Permission::allowed, false, CmaReason::none, 0};
 
 /// The process whose memory a call by pid accessed, as far as the call itself tells.
 enum class Target : uint8_t { peer, unknown, other_process };
@@ -81,30 +95,31 @@ inline constexpr uint32_t kScratchWords = 256;
 inline constexpr CmaIdentity kNoIdentity{};
 
 /// What both threads of an endpoint need of a peer process, over all connections to it.
-struct CmaProcess {
+struct CmaProcess : util::Counted {
   CmaProcess(util::Fd pidfd, const util::Clock& clock, const CmaIdentity& of) noexcept
       : life(std::move(pidfd), clock), identity(of) {}
   PeerLife life;
-  const CmaIdentity identity;
+  CmaIdentity identity;  ///< as the process sent it
 };
 
 /// One peer process that this process calls by CMA. Single-threaded once a link has it.
 struct CmaPeer {
-  pid_t pid = 0;                               ///< as seen here, from SO_PEERCRED; 0 = invisible
-  const CmaIdentity* identity = &kNoIdentity;  ///< never null; `life` keeps it alive
+  pid_t pid = 0;  ///< as seen here, from SO_PEERCRED; 0 = invisible
   CmaVerdict read, write;
-  std::shared_ptr<PeerLife> life = nullptr;  ///< null, for tests: the peer is alive
+  util::Ref<CmaProcess> process;  ///< null: nothing is known of the peer, which is alive
 
+  const CmaIdentity& identity() const noexcept { return process ? process->identity : kNoIdentity; }
   const CmaVerdict& verdict(CmaCall call) const noexcept {
     return call == CmaCall::read ? read : write;
   }
   /// Ask may_be_called() before each call, was_called() after those that succeeded; see PeerLife.
-  bool may_be_called() const noexcept { return !life || life->may_be_called(); }
+  bool may_be_called() const noexcept { return !process || process->life.may_be_called(); }
   bool was_called(Target target) const noexcept {
-    return target == Target::peer || (target == Target::unknown && (!life || life->was_called()));
+    return target == Target::peer ||
+           (target == Target::unknown && (!process || process->life.was_called()));
   }
-  bool over() const noexcept { return life && life->over(); }  ///< any thread
-  bool suspended() const noexcept { return life && life->suspended(); }
+  bool over() const noexcept { return process && process->life.over(); }  ///< any thread
+  bool suspended() const noexcept { return process && process->life.suspended(); }
 };
 
 /// This process's identity. The nonce and the scratch words are static; valid until exec.

@@ -67,7 +67,7 @@ RefusalCause cause_of_eperm(const CmaIdentity& here, const CmaIdentity& there) n
 
 RefusalCause likely_cause(const CmaPeer& peer, const CmaVerdict& verdict,
                           const CmaIdentity& self) noexcept {
-  if (verdict.reason) return cause_without_errno(peer, self.ptrace_scope);
+  if (verdict.reason != CmaReason::none) return cause_without_errno(peer, self.ptrace_scope);
   switch (verdict.error) {
     case ENOSYS:
       return self.seccomp == 2 ? RefusalCause::seccomp : RefusalCause::no_such_call;
@@ -75,7 +75,7 @@ RefusalCause likely_cause(const CmaPeer& peer, const CmaVerdict& verdict,
       return RefusalCause::wrong_process;
     case EPERM:
     case EACCES:
-      return cause_of_eperm(self, *peer.identity);
+      return cause_of_eperm(self, peer.identity());
     default:
       return RefusalCause::memory;
   }
@@ -95,15 +95,16 @@ const char* remedy(RefusalCause cause) noexcept {
 
 std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& verdict) {
   const CmaIdentity self = own_cma_identity();
-  const CmaIdentity& there = *peer.identity;
+  const CmaIdentity& there = peer.identity();
+  const char* const reason = text_of(verdict.reason);
   char what[160];
   if (verdict.error != 0) {
     char text[64];
     std::snprintf(what, sizeof what, "%s (errno %d)%s%s",
-                  ::strerror_r(verdict.error, text, sizeof text), verdict.error,
-                  verdict.reason ? ": " : "", verdict.reason ? verdict.reason : "");
+                  ::strerror_r(verdict.error, text, sizeof text), verdict.error, reason ? ": " : "",
+                  reason ? reason : "");
   } else {
-    std::snprintf(what, sizeof what, "%s", verdict.reason ? verdict.reason : "not tried");
+    std::snprintf(what, sizeof what, "%s", reason ? reason : "not tried");
   }
   char line[1000];
   std::snprintf(line, sizeof line,

@@ -35,10 +35,11 @@ void CmaNegotiation::on_over(const Connection& connection) noexcept {
   if (!admission && !proof) return;
   if (admission) process->admission_over = 0;
   if (proof) process->proof_over = 0, --process->proofs_asked;
-  for (Connection* other : process->connections)
-    if (other != &connection && other->state == ConnectionState::up && !other->welcome_due &&
-        !other->closed.load())
-      begin(*other);
+  x_connections.each_of(*process, [&](Connection& other) {
+    if (&other != &connection && other.state == ConnectionState::up && !other.welcome_due &&
+        !other.closed.load())
+      begin(other);
+  });
 }
 
 /// Under the default policy a process that connects may not trace this one unless the application
@@ -67,11 +68,13 @@ void CmaNegotiation::on_admit(Connection& connection) {
 void CmaNegotiation::on_trust(const util::SocketAddress& peer) {
   if (!x_connections.asks_for_admission()) return;
   x_addressed.insert(peer);
-  for (const auto& process : x_connections.processes())
-    for (Connection* connection : process->connections)
-      if (connection->admission_due && connection->state == ConnectionState::up &&
-          may_trace(*process))
-        answer_admission(*connection);
+  for (const auto& process : x_connections.processes()) {
+    if (!may_trace(*process)) continue;
+    x_connections.each_of(*process, [&](Connection& connection) {
+      if (connection.admission_due && connection.state == ConnectionState::up)
+        answer_admission(connection);
+    });
+  }
 }
 
 /// The answer takes the connection of the question, so that it is lost only with that connection.
@@ -97,11 +100,11 @@ void CmaNegotiation::on_admit_answer(Connection& connection, int status) {
 
 /// To all connections, as the polling thread may have closed some of them.
 void CmaNegotiation::post_verdicts(const PeerProcess& process) {
-  for (Connection* connection : process.connections) {
-    Mail mail{Mail::Type::verdict, util::Ref<Connection>(*connection)};
+  x_connections.each_of(process, [&](Connection& connection) {
+    Mail mail{Mail::Type::verdict, util::Ref<Connection>(connection)};
     describe(mail);
     x_connections.config.mailbox->post(std::move(mail));
-  }
+  });
 }
 
 /// Writing may be permitted where reading is not. The kernel names the process that listens or

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "transport/shm/cma.h"
 #include "transport/shm/cold_rings.h"
@@ -26,18 +25,18 @@ struct PeerProcess : util::Counted {
   uint64_t nonce = 0;
   uint64_t id = 0;
   Waker waker;  ///< wakes this process
-  PeerLife& life() const noexcept { return *cma.life; }
+  PeerLife& life() const noexcept { return cma.process->life; }
   bool expedited = false;  ///< barrier_on_all(registered) reaches it
-  // Background thread only, except for cma.life, which never changes:
+  // Background thread only, except for cma.process, which never changes:
   bool proven = false;  ///< the kernel confirmed that it listens under its name
   bool admission_answered = false;
   uint8_t proofs_asked = 0;  ///< without those that were lost with their connection
   uint32_t mark = 0;         ///< the value that the proof must report
+  uint32_t connections = 0;  ///< how many lead to it
   CmaPeer cma;
   /// The connections over which this side awaits an answer about CMA; 0 = none.
   uint64_t admission_over = 0;
   uint64_t proof_over = 0;
-  std::vector<Connection*> connections;
 };
 
 /// A request of the polling thread. The background thread does not dereference `link`.

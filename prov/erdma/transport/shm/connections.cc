@@ -86,6 +86,13 @@ util::Ref<Connection> Connections::outbound_to(const util::SocketAddress& addres
   return nullptr;
 }
 
+util::Ref<Connection> Connections::next_of(const PeerProcess& process,
+                                           uint64_t after) const noexcept {
+  for (const auto& connection : x_connections)
+    if (connection->id > after && connection->process.get() == &process) return connection;
+  return nullptr;
+}
+
 util::Ref<Connection> Connections::closed_here() const noexcept {
   for (const auto& connection : x_connections)
     if (connection->closed.load() && connection->state != ConnectionState::leaving)
@@ -99,8 +106,7 @@ void Connections::drop(Connection& connection) noexcept {
   if (connection.state == ConnectionState::awaiting_hello) --x_pending_hellos, ++strangers;
   PeerProcess* process = connection.process.get();
   if (!process) return;
-  std::erase(process->connections, &connection);
-  if (!process->connections.empty()) return;
+  if (--process->connections > 0) return;
   unwatch_exit(*process);
   x_processes.erase(process->id);
 }
@@ -168,7 +174,7 @@ int Connections::find_or_add_process(Connection& connection, const Greeting& the
   // The process that answers under a requested name listens under it.
   process->proven = process->proven || connection.name_proven ||
                     (connection.outbound && canonical(process->name) == address_of(connection));
-  process->connections.push_back(&connection);
+  ++process->connections;
   connection.process = std::move(process);
   return 0;
 }
@@ -194,12 +200,9 @@ util::Result<util::Ref<PeerProcess>> Connections::add_process(int socket, pid_t 
   process->id = x_next_id++;
   process->expedited = theirs.expedited;
   process->waker = std::move(*waker);
-  process->connections.reserve(1);  // a process always has a connection
-  const auto shared =
-      std::make_shared<CmaProcess>(std::move(*pidfd), *config.clock, theirs.identity);
-  process->cma.life = {shared, &shared->life};
+  process->cma.process =
+      util::make_ref<CmaProcess>(std::move(*pidfd), *config.clock, theirs.identity);
   process->cma.pid = pid;
-  process->cma.identity = &shared->identity;
   probe(*config.calls, config.options.cma, process->cma);
   // Without the watch, a child that holds the socket would hide the death of the process.
   if (const int fd = process->life().pidfd(); fd >= 0)

@@ -63,6 +63,14 @@ class Connections {
   void forget_attempt(Connection& connection) const noexcept;
   util::Ref<Connection> find(uint64_t id) const noexcept;
   util::Ref<Connection> outbound_to(const util::SocketAddress& address) const noexcept;
+  /// Calls `step` for each connection to the process, oldest first. `step` may end any of them.
+  template <typename Step>
+  void each_of(const PeerProcess& process, Step&& step) const {
+    for (uint64_t last = 0; const util::Ref<Connection> next = next_of(process, last);) {
+      last = next->id;
+      step(*next);
+    }
+  }
   /// Any connection that the polling thread has closed and Quarantine::on_closed() does not know
   /// of; null if there is none.
   util::Ref<Connection> closed_here() const noexcept;
@@ -98,6 +106,7 @@ class Connections {
  private:
   util::Result<util::Ref<PeerProcess>> add_process(int socket, pid_t pid, const Greeting& theirs,
                                                    const char** why);
+  util::Ref<Connection> next_of(const PeerProcess& process, uint64_t after) const noexcept;
 
   EndpointThread& x_thread;
   const CmaIdentity x_identity;

@@ -29,19 +29,6 @@ int bye_status(int value) noexcept {
   return value == -FI_ESHUTDOWN ? value : -FI_ECONNRESET;
 }
 
-/// Calls `step` for each connection of the process. `step` may end any of them.
-template <typename Step>
-void each_of(const PeerProcess& process, Step&& step) {
-  for (uint64_t last = 0;;) {
-    Connection* next = nullptr;
-    for (Connection* connection : process.connections)
-      if (connection->id > last && (!next || connection->id < next->id)) next = connection;
-    if (!next) return;
-    last = next->id;
-    step(*util::Ref<Connection>(*next));
-  }
-}
-
 }  // namespace
 
 void ControlReader::read(Connection& connection, unsigned most) {
@@ -217,7 +204,7 @@ bool ControlReader::map_bulk_memory(Connection& connection) {
 void ControlReader::read_controls(uint64_t nonce) {
   const util::Ref<PeerProcess> process = x_connections.process_of(nonce);
   if (!process) return;
-  each_of(*process, [this](Connection& connection) { read(connection, kAll); });
+  x_connections.each_of(*process, [this](Connection& connection) { read(connection, kAll); });
 }
 
 void ControlReader::on_hang_up(Connection& connection) {
@@ -234,7 +221,7 @@ void ControlReader::on_exit(uint64_t process_id) {
   if (!process) return;
   x_connections.unwatch_exit(*process);
   process->life().suspend();
-  each_of(*process, [this](Connection& connection) {
+  x_connections.each_of(*process, [this](Connection& connection) {
     // The peer may have sent a bye before it exited.
     connection.unmapped.reset();
     read(connection, kAll);

@@ -44,7 +44,7 @@ void keep_reported(CmaVerdict& now, const CmaVerdict& before) noexcept {
 void DirectAccess::learn(const Mail& mail) noexcept {
   const CmaPeer before = std::exchange(x_peer, mail.cma);
   // A link that was reset, and a verdict about the other call, repeat no warning.
-  if (before.identity->nonce == x_peer.identity->nonce) {
+  if (before.identity().nonce == x_peer.identity().nonce) {
     keep_reported(x_peer.read, before.read);
     keep_reported(x_peer.write, before.write);
   }

@@ -24,12 +24,13 @@ constexpr uint64_t kMapPatience = 5'000 * util::kMillisecond;
 constexpr uint64_t kMaxBackoff = 50 * util::kMillisecond;
 
 /// True if the process has a connection that is not over.
-bool speaks(const PeerProcess& process) noexcept {
-  return std::any_of(process.connections.begin(), process.connections.end(),
-                     [](const Connection* connection) {
-                       return connection->state != ConnectionState::lost &&
-                              connection->state != ConnectionState::leaving;
-                     });
+bool speaks(const Connections& all, const PeerProcess& process) noexcept {
+  bool found = false;
+  all.each_of(process, [&](const Connection& connection) {
+    found = found || (connection.state != ConnectionState::lost &&
+                      connection.state != ConnectionState::leaving);
+  });
+  return found;
 }
 
 /// True if a goodbye came in place of the welcome.
@@ -316,7 +317,8 @@ int Handshake::check_name(Connection& connection, const util::SocketAddress& nam
   const util::SocketAddress address = x_connections.canonical(name);
   bool taken = false;
   for (const auto& process : x_connections.processes()) {
-    if (!(x_connections.canonical(process->name) == address) || !speaks(*process)) continue;
+    if (!(x_connections.canonical(process->name) == address) || !speaks(x_connections, *process))
+      continue;
     if (process->nonce == nonce && process->proven)
       return 0;  // find_or_add_process() compares the pid
     taken = taken || process->nonce != nonce;

@@ -60,7 +60,7 @@ bool Quarantine::at_limit(const util::SocketAddress& name) const noexcept {
   const util::SocketAddress address = x_connections.canonical(name);
   size_t count = 0;
   for (const auto& process : x_connections.processes())
-    if (x_connections.canonical(process->name) == address) count += process->connections.size();
+    if (x_connections.canonical(process->name) == address) count += process->connections;
   return count >= kMaxOfOneName;
 }
 

@@ -54,8 +54,8 @@ class Waker {
 
  private:
   util::Fd x_socket;
-  uint64_t x_secret = 0;
   mutable bool x_due = false;
+  uint64_t x_secret = 0;
 };
 
 }  // namespace erdma::transport::shm
