@@ -51,7 +51,8 @@ void FastRma::finish(Access& access, int status) noexcept {
 }
 
 void FastRma::fail(Peer& peer, int status) noexcept {
-  while (Access* access = peer.accesses.front()) finish(*access, status);
+  if (!peer.grants) return;
+  while (Access* access = peer.grants->accesses.front()) finish(*access, status);
 }
 
 }  // namespace erdma::protocol

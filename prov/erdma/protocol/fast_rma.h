@@ -68,7 +68,7 @@ class FastRma {
   access->reads = args.reads;
   access->report = args.report;
   access->injected = args.inject;
-  peer.accesses.push_back(*access);
+  grants.accesses.push_back(*access);
   grant->fresh = false;
   ++grant->users;
   grants.reads += args.reads;

@@ -109,7 +109,9 @@ class Peer : public util::ListHook<BacklogTag> {
   }
 
   /// True if operations to the peer are in flight: a fence waits for them.
-  bool sending() const noexcept { return !in_flight.empty() || !accesses.empty(); }
+  bool sending() const noexcept {
+    return !in_flight.empty() || (grants && !grants->accesses.empty());
+  }
 
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of the peer's messages
@@ -134,7 +136,6 @@ class Peer : public util::ListHook<BacklogTag> {
 
   PendingList<Send> queued;  ///< in order of posting
   PendingList<Send> in_flight;
-  util::IntrusiveList<Access> accesses;
   PendingList<Control> controls;       ///< wait for room on the link
   std::unique_ptr<Incoming> incoming;  ///< null until it is needed: most peers are silent
   std::unique_ptr<PeerGrants> grants;  ///< null until the first grant

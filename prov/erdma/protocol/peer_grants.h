@@ -6,8 +6,11 @@
 
 #include "protocol/regions.h"
 #include "transport/memory.h"
+#include "util/intrusive_list.h"
 
 namespace erdma::protocol {
+
+struct Access;
 
 /// A peer's region that this endpoint may access directly. The checks against this grant are the
 /// only ones before the device's.
@@ -40,8 +43,10 @@ struct PeerGrants {
   static constexpr size_t kMost = 65536;
   std::unordered_map<uint64_t, Grant> remote;     ///< regions of the peer, by its key
   std::unordered_map<uint64_t, Granted> granted;  ///< regions of this domain, by key
-  Grant* recent = nullptr;                        ///< in `remote`: last used by the fast path
-  bool slow_path_only = false;                    ///< the link has no fast path
+  /// Those by the fast path. They end before the grants do.
+  util::IntrusiveList<Access> accesses;
+  Grant* recent = nullptr;      ///< in `remote`: last used by the fast path
+  bool slow_path_only = false;  ///< the link has no fast path
   uint32_t reads = 0;  ///< own small reads under way; operations that must not overtake them wait
   // For retractable_rma.h.
   uint32_t polls = 0;       ///< calls of progress() since the last answer

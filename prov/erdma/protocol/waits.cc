@@ -80,7 +80,7 @@ void look_at_sends(Peer& peer, FastRma& fast_rma, PeerWaits& waits) noexcept {
                    oldest->buffers.length};
     waits.send_kind = kind_of(*oldest);
     waits.sends_for = what_for(peer, *oldest, std::string_view(waits.link.state) == "up");
-  } else if (Access* const access = peer.accesses.front()) {
+  } else if (Access* const access = peer.grants ? peer.grants->accesses.front() : nullptr) {
     waits.sends.id = kOfAccess | id_of(fast_rma.handle(*access));
     waits.send_kind = access->reads ? "read" : "write";
     waits.sends_for = "target";
@@ -88,8 +88,9 @@ void look_at_sends(Peer& peer, FastRma& fast_rma, PeerWaits& waits) noexcept {
   for (Send* send = peer.in_flight.front(); send; send = peer.in_flight.next(*send))
     ++waits.sends.count;
   for (Send* send = peer.queued.front(); send; send = peer.queued.next(*send)) ++waits.sends.count;
-  for (Access* one = peer.accesses.front(); one; one = peer.accesses.next(*one))
-    ++waits.sends.count;
+  if (!peer.grants) return;
+  auto& accesses = peer.grants->accesses;
+  for (Access* one = accesses.front(); one; one = accesses.next(*one)) ++waits.sends.count;
 }
 
 void look_at_deliveries(Peer& peer, PeerWaits& waits) noexcept {
