@@ -59,7 +59,7 @@ EndpointStatistics::~EndpointStatistics() {
   if (!x_page) return;
   x_page->begin_move();
   x_page->keep(all_shm_counters(), all_nic_counters(), all_gpu_counters(), copied_for_refusals());
-  for (const auto& [address, peer] : x_peers) x_page->give_back(peer.block);
+  for (const auto& [address, peer] : x_peers) x_page->give_back(&block_of(peer));
   x_page->give_back(x_block);
   if (!x_block) x_page->hide_endpoint(-1);
   x_page->end_move();
@@ -90,14 +90,15 @@ void EndpointStatistics::enabled(const EndpointFacts& facts,
 }
 
 PeerBlock* EndpointStatistics::peer_block(const util::SocketAddress& peer) {
-  PeerBlock*& block = x_peers[peer].block;
-  if (block) {
-    ProcessPage::begin_change(*block);
-    return block;
+  ShownPeer& shown = x_peers[peer];
+  if (shown.block != ShownPeer::kNone) {
+    PeerBlock& block = block_of(shown);
+    ProcessPage::begin_change(block);
+    return &block;
   }
   PeerBlock* const taken = x_page->take<PeerBlock>(kPeerKind);
   if (taken) {
-    block = taken;
+    shown.block = uint32_t(x_page->index_of(*taken)) & ShownPeer::kNone;
     x_left_out.erase(peer);
   } else {
     x_peers.erase(peer);
@@ -162,14 +163,14 @@ transport::GpuCounters& EndpointStatistics::gpu_counters_of(
 
 transport::ShmCounters EndpointStatistics::all_shm_counters() const noexcept {
   transport::ShmCounters all = x_block ? x_block->shm : x_own_shm;
-  for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->shm);
+  for (const auto& [address, peer] : x_peers) transport::add(all, block_of(peer).shm);
   return all;
 }
 
 transport::NicCounters EndpointStatistics::all_nic_counters() const noexcept {
   transport::NicCounters all = x_block ? x_block->nic : x_own_nic;
   for (const auto& [address, peer] : x_peers)
-    if (const auto* part = x_page->known_part<PeerNicBlock>(*peer.block, kPeerNicKind))
+    if (const auto* part = x_page->known_part<PeerNicBlock>(block_of(peer), kPeerNicKind))
       transport::add(all, part->nic);
   return all;
 }
@@ -177,7 +178,7 @@ transport::NicCounters EndpointStatistics::all_nic_counters() const noexcept {
 transport::GpuCounters EndpointStatistics::all_gpu_counters() const noexcept {
   transport::GpuCounters all = x_block ? x_block->gpu : x_own_gpu;
   for (const auto& [address, peer] : x_peers)
-    if (const auto* part = x_page->known_part<PeerNicBlock>(*peer.block, kPeerNicKind))
+    if (const auto* part = x_page->known_part<PeerNicBlock>(block_of(peer), kPeerNicKind))
       transport::add(all, part->gpu);
   return all;
 }
@@ -186,7 +187,7 @@ transport::GpuCounters EndpointStatistics::all_gpu_counters() const noexcept {
 uint64_t EndpointStatistics::copied_for_refusals() const noexcept {
   uint64_t bytes = 0;
   for (const auto& [address, peer] : x_peers)
-    if (const transport::ShmCounters& shm = peer.block->shm; shm.cma_refusals)
+    if (const transport::ShmCounters& shm = block_of(peer).shm; shm.cma_refusals)
       bytes += shm.bounce_in_bytes + shm.bounce_out_bytes;
   return bytes;
 }
@@ -218,7 +219,7 @@ void EndpointStatistics::on_peer_waits(const protocol::PeerWaits& waits) noexcep
 void EndpointStatistics::forget(const util::SocketAddress& peer) noexcept {
   const auto known = x_peers.find(peer);
   if (known == x_peers.end()) return;
-  x_page->give_back(known->second.block);
+  x_page->give_back(&block_of(known->second));
   x_peers.erase(known);
 }
 

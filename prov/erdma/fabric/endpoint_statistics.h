@@ -65,11 +65,17 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
 
   std::shared_ptr<ProcessPage> x_page;  ///< null: nothing is shown
   EndpointBlock* x_block = nullptr;
+  /// In four bytes, because a job has many peers.
   struct ShownPeer {
-    PeerBlock* block = nullptr;
-    bool addressed = false;  ///< something was sent to the peer
-    bool counts = false;     ///< a link uses counters in the block
+    static constexpr uint32_t kNone = (uint32_t(1) << 30) - 1;
+    uint32_t block : 30 = kNone;  ///< index
+    bool addressed : 1 = false;   ///< something was sent to the peer
+    bool counts : 1 = false;      ///< a link uses counters in the block
   };
+  static_assert(sizeof(ShownPeer) == 4);
+  PeerBlock& block_of(const ShownPeer& peer) const noexcept {
+    return x_page->block_at<PeerBlock>(kPeerKind, peer.block);
+  }
   std::unordered_map<util::SocketAddress, ShownPeer, util::SocketAddressHash> x_peers;
   std::unordered_set<util::SocketAddress, util::SocketAddressHash> x_left_out;  ///< without a block
   Clock::time_point x_answered{};  ///< time of the last answer

@@ -49,6 +49,10 @@ class ProcessPage {
     return x_page->index_of(reinterpret_cast<const std::byte*>(&block));
   }
   template <typename Block>
+  Block& block_at(StatKindIndex kind, uint64_t index) noexcept {
+    return *reinterpret_cast<Block*>(x_page->block_at(kind, uint32_t(index)));
+  }
+  template <typename Block>
   static void end_change(Block& block) noexcept {
     util::StatPage::end_change(reinterpret_cast<std::byte*>(&block));
   }

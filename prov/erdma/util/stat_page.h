@@ -59,6 +59,9 @@ class StatPage {
   std::byte* known_part(const std::byte* block, uint16_t kind) noexcept;
   /// The index of a block in the row of its kind.
   uint32_t index_of(const std::byte* block) noexcept;
+  std::byte* block_at(uint16_t kind, uint32_t index) noexcept {
+    return block_at(x_rows[kind], index);
+  }
 
   /// To be called before and after the facts of a block change: meanwhile readers skip the block.
   static void begin_change(std::byte* block) noexcept;
