@@ -364,9 +364,8 @@ TEST(an_end_that_loses_a_message_for_want_of_memory_is_told) {
 
 TEST(a_file_for_which_there_is_no_memory_stays_with_its_receiver) {
   Met pair;
-  const std::unique_ptr<transport::shm::InChannel> none;
   auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
-  transport::shm::PassedFiles files(link.out(), none);
+  transport::shm::PassedFiles files(link);
   util::Fd file(memfd_create("handed", MFD_CLOEXEC));
   const auto put = [&]() -> int {
     try {

@@ -261,6 +261,12 @@ struct ModelControl {
   Atomic<uint32_t> inside, help;
 };
 
+OwnerGateOf<ModelControl> open_gate(ModelControl& control) {
+  OwnerGateOf<ModelControl> gate(control);
+  gate.open(0, 0);
+  return gate;
+}
+
 struct Revoked {
   static void take_back(OwnerGateOf<ModelControl>& gate) { gate.revoke_region(); }
 };
@@ -276,7 +282,7 @@ struct ReadOfSharedMemory {
   ModelControl control;
   Atomic<int> byte{1};
   PeerGateOf<ModelControl> peer_gate{control, 0};
-  OwnerGateOf<ModelControl> owner_gate{control, 0, 0};
+  OwnerGateOf<ModelControl> owner_gate = open_gate(control);
   int read = 0;
 
   void thread(size_t index) {
@@ -300,7 +306,7 @@ struct WriteToSharedMemory {
   ModelControl control;
   Atomic<int> byte{1};
   PeerGateOf<ModelControl> peer_gate{control, 0};
-  OwnerGateOf<ModelControl> owner_gate{control, 0, 0};
+  OwnerGateOf<ModelControl> owner_gate = open_gate(control);
   bool wrote = false;
   int found = 2;
 

@@ -71,6 +71,7 @@ struct ConnectionAttempt {
 struct Connection : util::Counted {
   /// Inbound: the ring given to the peer.
   ColdPlace place() const noexcept { return {chunk, ring}; }
+  ColdControl& control() const noexcept { return chunk->controls[ring]; }
   util::Fd socket;
   uint32_t ring = 0;                ///< inbound: the index in `chunk`
   std::atomic<uint32_t> unread{0};  ///< its control messages that are in the mailbox

@@ -36,7 +36,7 @@ class DirectAccess final : public RegionSharing {
 
   // The peer's side.
   void on_revoked() noexcept override;
-  uint64_t revocations_seen() const noexcept { return x_revocations_seen; }
+  uint32_t revocations_seen() const noexcept { return x_revocations_seen; }
   int access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
              uint64_t token) noexcept;
 
@@ -46,9 +46,9 @@ class DirectAccess final : public RegionSharing {
  private:
   ShmLink& x_link;
   CmaPeer x_peer;
-  bool x_final = false;                             ///< no further probe can permit more
   std::unique_ptr<SharedRegions> x_shared_regions;  ///< shared with the peer until the link ends
-  uint64_t x_revocations_seen = 0;  ///< revocations by the peer since the link began
+  bool x_final = false;                             ///< no further probe can permit more
+  uint32_t x_revocations_seen = 0;  ///< revocations by the peer since the link began
   uint32_t x_link_number = 1;       ///< counts up each time the link begins
   /// Revocations made here since the link began, over all its channels.
   uint32_t x_revocations_made = 0;

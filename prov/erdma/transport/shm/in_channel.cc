@@ -31,9 +31,9 @@ InChannel::InChannel(LinkContext& context, ShmLink& link, util::Ref<Connection> 
       x_context(context),
       x_link(link),
       x_cold(RingMemory::cold(*connection->chunk, connection->ring), 0),
-      x_connection(std::move(connection)),
-      x_owner_gate(x_connection->chunk->controls[x_connection->ring], link.direct().link_number(),
-                   link.direct().revocations_made()) {}
+      x_connection(std::move(connection)) {
+  owner_gate().open(link.direct().link_number(), link.direct().revocations_made());
+}
 
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
@@ -52,8 +52,7 @@ int InChannel::drain(Sink& sink) noexcept {
         left = then == Next::later;
         if (then == Next::wait) ring.stay(entry);
         if (then == Next::wait || left) break;
-        if (then == Next::broken)
-          x_context.ends.break_link(x_link, "its ring holds an invalid entry");
+        if (then == Next::broken) x_context.ends.break_link(x_link, LinkFault::invalid_entry);
         x_delivered = x_delivered || count;
         return int(count + 1);
       }
@@ -99,7 +98,7 @@ bool InChannel::deliver_rest(Sink& sink) noexcept {
 }
 
 void InChannel::end() noexcept {
-  x_owner_gate.end();
+  owner_gate().end();
   x_context.channels.forget(*this);
   if (linked()) unlink();
 }
@@ -219,8 +218,7 @@ int InChannel::access(CmaCall call, const SharedRegion& region, uint64_t offset,
 }
 
 bool InChannel::sender_left() const noexcept {
-  const ColdControl& control = x_connection->chunk->controls[x_connection->ring];
-  return look_after_reading(control.left) == uint32_t(SenderState::left);
+  return look_after_reading(x_connection->control().left) == uint32_t(SenderState::left);
 }
 
 // A dead peer may have claimed chunks that it never reports as written; its writes ended with it.
@@ -229,8 +227,8 @@ bool InChannel::sender_dead() const noexcept {
 }
 
 bool InChannel::quiesce() noexcept {
-  x_owner_gate.end();
-  const bool quiet = (!x_bulk || x_bulk->quiesce()) && !x_owner_gate.inside();
+  owner_gate().end();
+  const bool quiet = (!x_bulk || x_bulk->quiesce()) && !owner_gate().inside();
   return quiet || sender_dead();
 }
 

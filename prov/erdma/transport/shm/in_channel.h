@@ -63,9 +63,9 @@ class InChannel final : public util::ListHook<BulkInTag> {
   int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   /// Counts the peer's accesses to what was shared with it.
-  OwnerGate& owner_gate() noexcept { return x_owner_gate; }
+  OwnerGate owner_gate() noexcept { return OwnerGate(x_connection->control()); }
   /// The peer may be inside an access to a shared region.
-  bool regions_in_use() noexcept { return x_owner_gate.inside() && !sender_dead(); }
+  bool regions_in_use() noexcept { return owner_gate().inside() && !sender_dead(); }
   /// Null: there has been no large transfer.
   BulkOperations* bulk() const noexcept { return x_bulk.get(); }
   /// Stops the peer from beginning accesses to local memory. False: an access may be under way.
@@ -126,7 +126,6 @@ class InChannel final : public util::ListHook<BulkInTag> {
   uint32_t x_pause = kAskAgainAfter;
   RingReceiver x_cold;
   util::Ref<Connection> x_connection;
-  OwnerGate x_owner_gate;
   std::unique_ptr<Hot> x_hot;
   std::unique_ptr<BulkOperations> x_bulk;  ///< from the first large transfer on
 };

@@ -218,7 +218,7 @@ void ShmLink::help() noexcept {
 }
 
 void ShmLink::fail(int status) noexcept {
-  context().ends.break_link(*this, "the protocol's rules are broken", status);
+  context().ends.break_link(*this, LinkFault::broken_rules, status);
 }
 
 void ShmLink::hold(bool on) noexcept {

@@ -93,7 +93,7 @@ class ShmLink final : public Link,
   DirectAccess x_direct{*this};
   RingRetractableSends x_retractable{x_out};
   std::unique_ptr<RemoteWrites> x_remote_writes;
-  PassedFiles x_files{x_out, x_in};
+  PassedFiles x_files{*this};
 };
 
 }  // namespace erdma::transport::shm

@@ -20,8 +20,7 @@ constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
 /// the polling thread that sends there, or when the process exits or executes another program.
 bool is_silent(const InChannel& in) noexcept {
   const Connection& connection = *in.connection();
-  const ColdControl& control = connection.chunk->controls[connection.ring];
-  if (load_acquire(control.left) || connection.process->life().exited()) return true;
+  if (load_acquire(connection.control().left) || connection.process->life().exited()) return true;
   pollfd socket{connection.socket.get(), POLLRDHUP, 0};
   return ::poll(&socket, 1, 0) == 1 && (socket.revents & (POLLRDHUP | POLLHUP));
 }
@@ -36,12 +35,12 @@ void ask_for_silence(ShmLink& link) noexcept {
 
 }  // namespace
 
-void LinkEnds::break_link(ShmLink& link, const char* why, int status) noexcept {
+void LinkEnds::break_link(ShmLink& link, LinkFault fault, int status) noexcept {
   if (link.in()) link.in()->stop();
-  if (link.phase().state == LinkState::ending) link.phase().why = why;
+  if (link.phase().state == LinkState::ending) link.phase().fault = fault;
   if (link.phase().state >= LinkState::broken) return;
   x_attention |= LinkContext::kWork;
-  link.phase() = {LinkState::broken, status, why};
+  link.phase() = {LinkState::broken, fault, status};
   x_links.push_back(link);
 }
 
@@ -54,7 +53,7 @@ void LinkEnds::end(ShmLink& link, int status, Sink& sink) noexcept {
 }
 
 void LinkEnds::begin(ShmLink& link, int status) noexcept {
-  link.phase() = {LinkState::ending, status, link.phase().why, x_clock.now() + kEndPatience};
+  link.phase() = {LinkState::ending, link.phase().fault, status, x_clock.now() + kEndPatience};
   link.out().stop();
 }
 
@@ -62,11 +61,12 @@ void LinkEnds::begin(ShmLink& link, int status) noexcept {
 bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
   if (link.phase().state == LinkState::broken) {
     ERDMA_WARN(EP_DATA, "closed the link to %s: %s\n", link.address().to_string().c_str(),
-               link.phase().why);
+               link.phase().fault == LinkFault::invalid_entry ? "its ring holds an invalid entry"
+                                                              : "the protocol's rules are broken");
     begin(link, link.phase().status);
   }
   InChannel* const in = link.in();
-  const bool silent = !in || link.phase().why || is_silent(*in);
+  const bool silent = !in || link.phase().fault != LinkFault::none || is_silent(*in);
   const bool quiet = !in || in->quiesce();
   const bool late = x_clock.now() >= link.phase().deadline;
   const bool delivered = !in || ((quiet || late) && in->deliver_rest(sink));

@@ -20,7 +20,7 @@ class LinkEnds {
 
   /// Delivers nothing more over the link and ends it in the next poll(). May be called from
   /// on_packet(). `why` is static text.
-  void break_link(ShmLink& link, const char* why, int status = -FI_ECONNRESET) noexcept;
+  void break_link(ShmLink& link, LinkFault fault, int status = -FI_ECONNRESET) noexcept;
   /// The link is over. If nothing prevents it, the link is idle on return.
   void end(ShmLink& link, int status, Sink& sink) noexcept;
   /// Returns how many links advanced.

@@ -32,12 +32,15 @@ enum class LinkState : uint8_t {
   closed,  ///< the endpoint is closed
 };
 
+/// Why nothing more is delivered.
+enum class LinkFault : uint8_t { none, invalid_entry, broken_rules };
+
 /// The state, and what a link on its way down must remember.
 struct LinkPhase {
   LinkState state = LinkState::idle;
-  int status = 0;             ///< broken, ending: the status to report
-  const char* why = nullptr;  ///< broken, so nothing more is delivered: the reason, static text
-  uint64_t deadline = 0;      ///< ending: when this side stops waiting for the peer
+  LinkFault fault = LinkFault::none;
+  int status = 0;         ///< broken, ending: the status to report
+  uint64_t deadline = 0;  ///< ending: when this side stops waiting for the peer
 };
 
 }  // namespace erdma::transport::shm

@@ -5,23 +5,21 @@
 #include <memory>
 
 #include "transport/link.h"
-#include "transport/shm/in_channel.h"
-#include "transport/shm/out_channel.h"
 
 namespace erdma::transport::shm {
+
+class ShmLink;
 
 /// Descriptors that the two sides of one link pass to each other under names: numbers that count
 /// up. Of the peer's descriptors only the latest are kept, so their number is bounded whatever the
 /// peer does. Polling thread only.
 class PassedFiles final : public FilePassing {
  public:
-  /// `out` and `in` are the link's; a null `in` = nothing has been received.
-  PassedFiles(OutChannel& out, const std::unique_ptr<InChannel>& in) noexcept
-      : x_out(out), x_in(in) {}
+  explicit PassedFiles(ShmLink& link) noexcept : x_link(link) {}
 
   util::Result<uint32_t> pass(const util::Fd& file) noexcept override;
   util::Result<util::Fd> take(uint32_t name) noexcept override;
-  bool left() const noexcept override { return x_in && x_in->sender_left(); }
+  bool left() const noexcept override;
 
   /// Stores what the peer passed. No file: it could not be received. May throw; `file` then keeps
   /// it.
@@ -39,8 +37,7 @@ class PassedFiles final : public FilePassing {
     } files[kMost];
   };
 
-  OutChannel& x_out;
-  const std::unique_ptr<InChannel>& x_in;
+  ShmLink& x_link;
   uint32_t x_passed = 0;  ///< passed to the peer over all channels
   /// From the current inbound channel; few peers ever pass a descriptor.
   std::unique_ptr<Received> x_received;

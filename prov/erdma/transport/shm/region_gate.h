@@ -52,27 +52,27 @@ class PeerGateOf {
 };
 using PeerGate = PeerGateOf<ColdControl>;
 
-/// The owner's side. It believes the peer's words only in matters that concern the peer alone.
+/// The owner's side, whose state is all in the place. It believes the peer's words only in matters
+/// that concern the peer alone.
 template <typename Control>
 class OwnerGateOf {
  public:
   /// The count of a place until the owner's polling thread knows its peer.
   static constexpr uint64_t kClosed = UINT64_MAX;
 
+  explicit OwnerGateOf(Control& control) noexcept : x_control(control) {}
+
   /// `revocations`: those so far over the owner's link number `link`; the peer may not have been
   /// told of all of them yet.
-  OwnerGateOf(Control& control, uint32_t link, uint32_t revocations) noexcept : x_control(control) {
+  void open(uint32_t link, uint32_t revocations) noexcept {
     store_release(x_control.revocations, PeerGateOf<Control>::link_base(link) + revocations);
   }
-
   void revoke_region() noexcept {
-    if (!x_ended) x_control.revocations.fetch_add(1, std::memory_order_seq_cst);
+    if (x_control.revocations.load(std::memory_order_relaxed) != kClosed)
+      x_control.revocations.fetch_add(1, std::memory_order_seq_cst);
   }
   /// Revokes everything, for good.
-  void end() noexcept {
-    x_ended = true;
-    x_control.revocations.store(kClosed, std::memory_order_seq_cst);
-  }
+  void end() noexcept { x_control.revocations.store(kClosed, std::memory_order_seq_cst); }
   bool inside() const noexcept { return x_control.inside.load(std::memory_order_seq_cst) != 0; }
   bool take_help() noexcept {
     return x_control.help.load(std::memory_order_relaxed) && exchange_acq_rel(x_control.help, 0u);
@@ -80,7 +80,6 @@ class OwnerGateOf {
 
  private:
   Control& x_control;
-  bool x_ended = false;
 };
 using OwnerGate = OwnerGateOf<ColdControl>;
 
