@@ -24,7 +24,7 @@ void acquaint(Port& one, Port& other) {
 
 TEST(a_silent_peer_takes_little_memory) {
   constexpr size_t kPorts = 12;
-  constexpr size_t kMost = 2048;  ///< bytes
+  constexpr size_t kMost = 1712;  ///< bytes
   on_shm();
   Root root;
   // Every endpoint has a peer already, as the first one causes allocations that serve many.
