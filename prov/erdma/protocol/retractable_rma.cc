@@ -10,7 +10,7 @@ namespace erdma::protocol {
 namespace {
 
 /// Calls of progress() without an answer before a retraction. They take some microseconds, several
-/// times as long as an answer.
+/// times as long as an answer about a few bytes and twice as long as one about 16 KiB.
 constexpr uint32_t kPatience = 128;
 /// Operations after a retraction that use no packet: the first pause, and the longest one.
 constexpr uint32_t kFirstPause = 64, kLongestPause = 4096;
