@@ -68,13 +68,10 @@ void CmaNegotiation::on_admit(Connection& connection) {
 void CmaNegotiation::on_trust(const util::SocketAddress& peer) {
   if (!x_connections.asks_for_admission()) return;
   x_addressed.insert(peer);
-  for (const auto& process : x_connections.processes()) {
-    if (!may_trace(*process)) continue;
-    x_connections.each_of(*process, [&](Connection& connection) {
-      if (connection.admission_due && connection.state == ConnectionState::up)
-        answer_admission(connection);
-    });
-  }
+  for (const auto& connection : x_connections.all())
+    if (connection->admission_due && connection->state == ConnectionState::up &&
+        may_trace(*connection->process))
+      answer_admission(*connection);
 }
 
 /// The answer takes the connection of the question, so that it is lost only with that connection.

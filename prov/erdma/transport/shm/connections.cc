@@ -86,13 +86,6 @@ util::Ref<Connection> Connections::outbound_to(const util::SocketAddress& addres
   return nullptr;
 }
 
-util::Ref<Connection> Connections::next_of(const PeerProcess& process,
-                                           uint64_t after) const noexcept {
-  for (const auto& connection : x_connections)
-    if (connection->id > after && connection->process.get() == &process) return connection;
-  return nullptr;
-}
-
 util::Ref<Connection> Connections::closed_here() const noexcept {
   for (const auto& connection : x_connections)
     if (connection->closed.load() && connection->state != ConnectionState::leaving)

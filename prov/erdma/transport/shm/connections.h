@@ -66,7 +66,12 @@ class Connections {
   /// Calls `step` for each connection to the process, oldest first. `step` may end any of them.
   template <typename Step>
   void each_of(const PeerProcess& process, Step&& step) const {
-    for (uint64_t last = 0; const util::Ref<Connection> next = next_of(process, last);) {
+    for (uint64_t last = 0;;) {
+      util::Ref<Connection> next;
+      for (const auto& connection : x_connections)
+        if (!next && connection->id > last && connection->process.get() == &process)
+          next = connection;
+      if (!next) return;
       last = next->id;
       step(*next);
     }
@@ -93,6 +98,7 @@ class Connections {
   util::Ref<PeerProcess> process(uint64_t id) const noexcept;
   void unwatch_exit(const PeerProcess& process) noexcept;
   const util::ById<PeerProcess>& processes() const noexcept { return x_processes; }
+  const util::ById<Connection>& all() const noexcept { return x_connections; }
 
   ConnectorConfig config;
   const uint64_t nonce;
@@ -106,7 +112,6 @@ class Connections {
  private:
   util::Result<util::Ref<PeerProcess>> add_process(int socket, pid_t pid, const Greeting& theirs,
                                                    const char** why);
-  util::Ref<Connection> next_of(const PeerProcess& process, uint64_t after) const noexcept;
 
   EndpointThread& x_thread;
   const CmaIdentity x_identity;
