@@ -21,6 +21,9 @@ struct Times {
   uint64_t nanoseconds[kPaths];
 };
 
+/// Transfers after which each path has been tried.
+constexpr unsigned kLearned = (kPaths - 1) * (PathChoice::kFirstTrial + PathChoice::kTrials) + 1;
+
 /// Runs transfers and returns the path of the last one.
 Path settle(PathChoice& choice, size_t length, PathChoice::Open open, const Times& times,
             unsigned transfers) {
@@ -61,24 +64,32 @@ constexpr SettleCase kSettleCases[] = {
 TEST(choice_settles_on_the_fastest_path_that_is_open, std::size(kSettleCases)) {
   const SettleCase& c = kSettleCases[_i];
   PathChoice choice(StreamingPolicy::calibrate);
-  ck_assert_int_eq(int(settle(choice, c.length, c.open, c.times, 40)), int(c.expect));
+  ck_assert_int_eq(int(settle(choice, c.length, c.open, c.times, kLearned)), int(c.expect));
 }
 
-TEST(choice_tries_each_path_alike_and_cma_first) {
+TEST(first_transfers_use_cma_and_each_other_path_is_tried_alike) {
   PathChoice choice(StreamingPolicy::calibrate);
   unsigned tried[kPaths] = {};
-  ck_assert_int_eq(int(choice.choose(kLargeLength, kBoth)), int(Path::cma));
-  for (unsigned i = 0; i < kPaths * PathChoice::kTrials; ++i) {
+  for (unsigned i = 0; i + 1 < kLearned; ++i) {
     const Path path = choice.choose(kLargeLength, kBoth);
+    if (i + 1 < PathChoice::kFirstTrial) ck_assert_int_eq(int(path), int(Path::cma));
     ++tried[size_t(path)];
     choice.record(kLargeLength, path, 100);
   }
-  for (unsigned count : tried) ck_assert_uint_eq(count, PathChoice::kTrials);
+  for (size_t path = size_t(Path::copy); path < kPaths; ++path)
+    ck_assert_uint_eq(tried[path], PathChoice::kTrials);
+}
+
+TEST(first_transfers_are_copied_where_cma_is_refused) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  for (unsigned i = 0; i + 1 < PathChoice::kFirstTrial; ++i)
+    ck_assert_int_eq(int(settle(choice, kLargeLength, kCopyOnly, {{1, 9, 1, 1}}, 1)),
+                     int(Path::copy));
 }
 
 TEST(choice_follows_when_another_path_becomes_faster) {
   PathChoice choice(StreamingPolicy::calibrate);
-  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20)),
+  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, kLearned)),
                    int(Path::cma));
   // Each of the two other paths is tried in turn, and is chosen if its trials were faster.
   ck_assert_int_eq(
@@ -88,14 +99,14 @@ TEST(choice_follows_when_another_path_becomes_faster) {
 
 TEST(choice_leaves_a_path_that_became_slower_at_once) {
   PathChoice choice(StreamingPolicy::calibrate);
-  settle(choice, kSmallLength, kBoth, {{100, 20, 30, 0}}, 20);
+  settle(choice, kSmallLength, kBoth, {{100, 20, 30, 0}}, kLearned);
   ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 900, 900, 0}}, 12)),
                    int(Path::cma));
 }
 
 TEST(choice_is_not_misled_by_one_wrong_rate) {
   PathChoice choice(StreamingPolicy::calibrate);
-  settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20);
+  settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, kLearned);
   choice.record(kSmallLength, Path::cma, 1'000'000);
   ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
   choice.record(kSmallLength, Path::copy, 1);
@@ -105,8 +116,8 @@ TEST(choice_is_not_misled_by_one_wrong_rate) {
 TEST(choice_does_not_alternate_between_paths_that_are_alike) {
   PathChoice choice(StreamingPolicy::calibrate);
   const Times either[] = {{{1000, 1040, 3000, 0}}, {{1040, 1000, 3000, 0}}};
-  const Path path = settle(choice, kSmallLength, kBoth, either[0], 20);
-  for (unsigned i = 20; i + 1 < PathChoice::kFirstRetry; ++i)
+  const Path path = settle(choice, kSmallLength, kBoth, either[0], kLearned);
+  for (unsigned i = 1; i + 1 < PathChoice::kFirstRetry; ++i)
     ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, either[i % 2], 1)), int(path));
 }
 
@@ -131,7 +142,7 @@ TEST(choice_is_not_misled_by_the_price_of_a_change) {
 
 TEST(choice_finds_back_in_spite_of_the_price_of_a_change) {
   PathChoice choice(StreamingPolicy::calibrate);
-  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{500, 200, 300, 0}}, 20)),
+  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{500, 200, 300, 0}}, kLearned)),
                    int(Path::copy));
   transfers_by_cma(choice, 4 * PathChoice::kRetryEvery);
   ck_assert_uint_gt(transfers_by_cma(choice, 1000), 950);
@@ -139,10 +150,10 @@ TEST(choice_finds_back_in_spite_of_the_price_of_a_change) {
 
 TEST(choice_keeps_size_classes_apart) {
   PathChoice choice(StreamingPolicy::calibrate);
-  settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20);
-  ck_assert_int_eq(int(settle(choice, 2 * kSmallLength, kBoth, {{300, 100, 200, 0}}, 20)),
+  settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, kLearned);
+  ck_assert_int_eq(int(settle(choice, 2 * kSmallLength, kBoth, {{300, 100, 200, 0}}, kLearned)),
                    int(Path::copy));
-  ck_assert_int_eq(int(settle(choice, kLargeLength, kBoth, {{300, 200, 100, 200}}, 20)),
+  ck_assert_int_eq(int(settle(choice, kLargeLength, kBoth, {{300, 200, 100, 200}}, kLearned)),
                    int(Path::copy_streaming_in));
   ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
 }
@@ -176,7 +187,7 @@ TEST(choice_obeys_a_fixed_path) {
 TEST(choice_asks_an_absent_sender_ever_more_rarely) {
   PathChoice choice(StreamingPolicy::calibrate);
   const Times times{{100, 1, 1, 1}};
-  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, times, 20)), int(Path::copy));
+  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, times, kLearned)), int(Path::copy));
   for (unsigned rest = 1; rest <= 2 * PathChoice::kMostPatience; rest *= 2) {
     choice.sender_absent();
     const unsigned expected = rest < PathChoice::kMostPatience ? rest : PathChoice::kMostPatience;

@@ -47,9 +47,7 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
 
 Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   const Path* const end = paths + count;
-  const Path* const untried =
-      std::find_if(paths, end, [this](Path path) { return arm(path).count() < kTrials; });
-  if (untried != end) return *untried;
+  const auto tried = [this](Path path) { return arm(path).count() >= kTrials; };
   if (trials_left > 0 && std::find(paths, end, on_trial) != end) {
     --trials_left;
     return on_trial;
@@ -57,16 +55,22 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   // Keeps the current path unless another is clearly faster, because changing costs time, too.
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
-    if (arm(paths[i]).typical() > util::RecentRates::kClearly * arm(best).typical())
+    if (tried(paths[i]) &&
+        arm(paths[i]).typical() > util::RecentRates::kClearly * arm(best).typical())
       best = paths[i];
   if (++transfers < retry_at) return best;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);
   if (paths[retried] == best) retried = next(retried);
   transfers = 0;
-  retry_at = std::min(2 * retry_at, uint32_t(kRetryEvery));
   trials_left = kTrials - 1;
-  return on_trial = paths[retried];
+  on_trial = paths[retried];
+  const auto known = [&](Path path) { return path == on_trial || path == best || tried(path); };
+  if (!std::all_of(paths, end, known))
+    retry_at = kFirstTrial;
+  else
+    retry_at = retry_at < kFirstRetry ? kFirstRetry : std::min(2 * retry_at, uint32_t(kRetryEvery));
+  return on_trial;
 }
 
 void PathChoice::record(size_t length, Path used, uint64_t nanoseconds) noexcept {

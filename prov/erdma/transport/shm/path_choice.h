@@ -25,8 +25,10 @@ inline constexpr Streaming streaming_of(Path path) noexcept {
 }
 
 /// Learns, per class of transfer size, which path is fastest between this pair of processes. That
-/// depends on how their cores share caches, on page sizes and on the cost of a system call.
-/// Table-tested; uses no clock.
+/// depends on how their cores share caches, on page sizes and on the cost of a system call. The
+/// first transfers use CMA, where it is permitted: a path that is slow, or whose slots have no
+/// memory yet, would take most of the time of a process that sends few messages. Table-tested; uses
+/// no clock.
 class PathChoice {
  public:
   explicit PathChoice(StreamingPolicy streaming, PathPolicy paths = PathPolicy::measure) noexcept
@@ -49,9 +51,11 @@ class PathChoice {
   /// transfer to CMA is asked again ever more rarely.
   void sender_absent() noexcept;
 
-  /// Trials of a path in a row, before the best is used and whenever it is tried again: the first
-  /// one after another path finds the buffers in the wrong core's caches.
+  /// Trials of a path in a row: the first one after another path finds the buffers in the wrong
+  /// core's caches.
   static constexpr unsigned kTrials = 3;
+  /// Transfers until another path is tried, as long as there is one that was not.
+  static constexpr unsigned kFirstTrial = 16;
   /// Transfers until another path is tried again. Each further pause is twice as long, up to
   /// kRetryEvery.
   static constexpr unsigned kFirstRetry = 64;
@@ -76,7 +80,7 @@ class PathChoice {
   struct SizeClass {
     util::RecentRates arms[kPaths];
     uint32_t transfers = 0;  ///< since the last trial
-    uint32_t retry_at = kFirstRetry;
+    uint32_t retry_at = kFirstTrial;
     uint32_t retried = 0;  ///< which arm was tried again last
     unsigned trials_left = 0;
     uint8_t unhelped = 0;  ///< transfers to move alone after the last one without help
@@ -84,7 +88,7 @@ class PathChoice {
     Path on_trial = Path::cma;
     Path best = Path::cma;
     const util::RecentRates& arm(Path path) const noexcept { return arms[size_t(path)]; }
-    /// One of `count` paths: one that needs trials, or the best, or now and then another.
+    /// One of `count` paths: the best, or now and then another.
     Path choose(const Path* paths, size_t count) noexcept;
   };
   static size_t class_of(size_t length) noexcept;
