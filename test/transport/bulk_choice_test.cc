@@ -91,6 +91,47 @@ TEST(where_a_core_is_shared_the_receiver_reads_alone, 4) {
   ck_assert_int_eq(channel.memory.calls, 0);
 }
 
+/// The sender reads what this side sends at the same time.
+TEST(where_messages_go_both_ways_the_receiver_reads_alone) {
+  Channel channel(Ways::dual);
+  channel.memory.both_ways = true;
+  channel.out.poll();
+  Message message(channel, kMiB + 12345);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, message.length);
+}
+
+struct RateCase {
+  Ways ways;
+  size_t length;
+  bool published;
+};
+constexpr RateCase kRateCases[] = {
+    {Ways::dual, 64 * kKiB, true},
+    {Ways::dual, 128 * kKiB, true},
+    {Ways::read_only, 128 * kKiB, true},
+    {Ways::dual, 128 * kKiB + 1, false},  // never comes in fragments
+    {Ways::write_only, 64 * kKiB, false},
+    {Ways::bounce, 64 * kKiB, false},
+};
+
+/// The sender learns how fast the receiver reads messages that could have come in fragments.
+TEST(the_receiver_publishes_how_fast_it_reads, std::size(kRateCases)) {
+  const RateCase& c = kRateCases[_i];
+  Channel channel(c.ways);
+  ck_assert_uint_eq(channel.out.read_rates().word(), 0);
+  for (uint64_t token = 0; token < 4; ++token) {
+    Message message(channel, c.length, token);
+    channel.run();
+    ck_assert(message.arrived());
+  }
+  ck_assert_uint_eq(channel.out.read_rates().of(c.length) > 0, c.published);
+  const size_t other = c.length == 64 * kKiB ? 128 * kKiB : 64 * kKiB;
+  ck_assert_uint_eq(channel.out.read_rates().of(other), 0);
+}
+
 TEST(who_is_needed_does_its_part_on_a_shared_core, 2) {
   Channel channel(_i ? Ways::bounce : Ways::write_only);
   share(channel.in_core);
@@ -189,16 +230,40 @@ TEST(copy_is_chosen_no_more_once_its_memory_was_refused) {
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
 }
 
+/// Transfers before the first that is copied.
+constexpr unsigned kBeforeTrial = PathChoice::kFirstTrial - 1;
+
 TEST(paths_are_measured_on_what_is_sent) {
   Options options;
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, true, options);
-  for (uint64_t token = 0; token < 2 * PathChoice::kTrials; ++token) {
+  for (uint64_t token = 0; token < kBeforeTrial + PathChoice::kTrials; ++token) {
     Message message(channel, 256 * kKiB, token);
     channel.run();
     ck_assert(message.arrived());
   }
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
+}
+
+/// The time of CMA that was tried beside the copies of the other side is that of its calls. Rows:
+/// messages go one way, or both ways; then CMA takes less.
+TEST(cma_beside_copies_of_the_other_side_counts_as_its_calls, 2) {
+  Options options;
+  options.streaming = StreamingPolicy::never;
+  Channel channel(Ways::chosen, true, options);
+  channel.memory.both_ways = _i;
+  uint64_t token = 0;
+  for (; token < kBeforeTrial + PathChoice::kTrials; ++token) {
+    Message message(channel, kMiB, token);
+    channel.in.poll(channel.sink);
+    channel.clock.pass(token < kBeforeTrial ? 170'000 : 60'000);
+    channel.run();
+  }
+  const uint64_t bounced = channel.in_counters.bounce_in_bytes;
+  ck_assert_uint_eq(bounced, PathChoice::kTrials * kMiB);
+  Message message(channel, kMiB, token);
+  channel.run();
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes - bounced, _i ? 0 : kMiB);
 }
 
 /// A copy takes longer than CMA, since the sender is inside CMA calls for its own messages when it
@@ -209,10 +274,12 @@ TEST(a_copy_beside_cma_of_the_other_side_counts_as_one_beside_its_copies, 2) {
   Channel channel(Ways::chosen, true, options);
   channel.memory.both_ways = _i;
   uint64_t token = 0;
-  for (; token < 2 * PathChoice::kTrials; ++token) {
+  for (; token < kBeforeTrial + PathChoice::kTrials; ++token) {
     Message message(channel, kMiB, token);
+    const bool copied = token >= kBeforeTrial;
+    if (!copied) channel.calls.read.meanwhile = [&] { channel.clock.pass(120'000); };
     channel.in.poll(channel.sink);
-    channel.clock.pass(token < PathChoice::kTrials ? 120'000 : 170'000);
+    if (copied) channel.clock.pass(170'000);
     channel.run();
     ck_assert(message.arrived());
   }
@@ -228,17 +295,17 @@ TEST(rates_without_the_sender_are_no_rates_of_cma) {
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, false, options);
   uint64_t token = 0;
-  for (; token < 2 * PathChoice::kTrials; ++token) {
+  for (; token < PathChoice::kFirstTrial; ++token) {
     Message alone(channel, 256 * kKiB, token);
     channel.run();
   }
   channel.out.attach(channel.shared);
   channel.out.poll();
-  for (const unsigned end = unsigned(token) + PathChoice::kTrials; token < end; ++token) {
+  for (const unsigned end = unsigned(token) + kBeforeTrial; token < end; ++token) {
     Message message(channel, 256 * kKiB, token);
     channel.run();
   }
-  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);  // CMA is still in its trials
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
   Message message(channel, 256 * kKiB, token);
   channel.run();
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 256 * kKiB);

@@ -98,15 +98,25 @@ struct Timed {
   const int links[2] = {};
   unsigned fragments = 0;
   bool sends_to_others = false;  ///< during each rendezvous
+  bool waits = false;            ///< for room in the ring, after each message
+  FragmentTimer::Receiver receiver{0, false};
+  ReadRates rates;  ///< of the receiver
 
+  void written(const void* link) {
+    if (timer.times(link)) timer.written(8192, receiver);
+  }
+  void revoked(const void* link, const RemoteKey& key) {
+    if (timer.times(link)) timer.revoked(key, rates);
+  }
   void message(const WayTimes& times, bool alone = true, bool refused = false) {
     const void* const link = &links[0];
     if (timer.prefers_fragments(link, kLength, alone)) {
       ++fragments;
       for (size_t sent = 0; sent + 8192 < kLength; sent += 8192) {
         clock.time += times.fragments / 9;
-        timer.written(link, 8192);
-        timer.written(&links[1], 8192);
+        written(link);
+        written(&links[1]);
+        if (waits) timer.wait(link);
       }
     } else {
       RemoteKey key, other;
@@ -114,11 +124,12 @@ struct Timed {
       other.put(uint64_t{4712});
       timer.shared(link, kLength, key);
       if (sends_to_others) (void)timer.prefers_fragments(&links[1], kLength, true);
-      timer.revoked(&links[1], key);
-      timer.revoked(link, other);
+      revoked(&links[1], key);
+      revoked(link, other);
+      if (waits) timer.wait(link);
       clock.time += times.rendezvous;
       if (refused) timer.forget(link);
-      timer.revoked(link, key);
+      revoked(link, key);
     }
     clock.time += 1'000'000;
   }
@@ -134,6 +145,68 @@ TEST(messages_are_timed_until_they_are_there) {
   Timed slow, fast;
   ck_assert_uint_le(slow.last_by_fragments({9'000, 6'000}), 3);
   ck_assert_uint_ge(fast.last_by_fragments({9'000, 12'000}), 57);
+}
+
+/// The rates of a receiver that reads kLength in this time.
+ReadRates rates_of(uint64_t nanoseconds) {
+  util::RecentRates rates;
+  rates.add(kLength, nanoseconds);
+  ReadRates published;
+  published.set(kLength, rates);
+  return published;
+}
+
+struct ReceiverCase {
+  WayTimes sender;  ///< as the sender sees them
+  uint64_t takes;   ///< ns of the receiver for all fragments; 0 = unknown
+  bool sends_too;
+  uint64_t reads;  ///< ns; 0 = unknown
+  bool fragments;
+};
+constexpr ReceiverCase kReceiverCases[] = {
+    {{4'500, 6'000}, 0, false, 0, true},
+    {{4'500, 6'000}, 2'000, false, 0, true},   // the slower copy counts
+    {{4'500, 6'000}, 9'000, false, 0, false},  // likewise
+    {{4'500, 6'000}, 4'000, true, 0, false},   // where messages go both ways, both copies count
+    {{4'500, 6'000}, 0, false, 2'000, false},  // the receiver had other work, too
+    {{4'500, 6'000}, 0, false, 5'000, true},
+    {{9'000, 6'000}, 0, false, 20'000, false},  // the sender has moved a part
+};
+
+TEST(the_receivers_part_counts, std::size(kReceiverCases)) {
+  const ReceiverCase& c = kReceiverCases[_i];
+  Timed timed;
+  timed.receiver.take_rate = c.takes ? uint32_t(kLength * 1000 / c.takes) : 0;
+  timed.receiver.sends_too = c.sends_too;
+  if (c.reads) timed.rates = rates_of(c.reads);
+  const unsigned fragments = timed.last_by_fragments(c.sender);
+  ck_assert(c.fragments ? fragments >= 57 : fragments <= 12);
+}
+
+/// What the receiver has published is right even if the message had to wait.
+TEST(a_rendezvous_that_waits_is_judged_by_the_receivers_rate) {
+  for (const bool alone : {true, false}) {
+    Timed timed;
+    timed.rates = rates_of(3'000);
+    for (int i = 0; i < 20; ++i) timed.message({9'000, 60'000});  // the fragments are timed
+    timed.waits = alone;
+    for (int i = 0; i < 400; ++i) timed.message({9'000, 60'000}, alone);
+    timed.waits = false;
+    timed.fragments = 0;
+    for (int i = 0; i < 60; ++i) timed.message({9'000, 60'000}, false);
+    ck_assert_uint_le(timed.fragments, 12);
+  }
+}
+
+TEST(rates_of_each_class_are_kept_apart) {
+  ReadRates rates = rates_of(8'192);
+  ck_assert_uint_eq(rates.of(kLength), 8000);
+  ck_assert_uint_eq(rates.of(kLength + 1), 0);
+  util::RecentRates fast;
+  fast.add(kLength, 1);
+  rates.set(kLength + 1, fast);
+  ck_assert_uint_eq(rates.of(kLength), 8000);
+  ck_assert_uint_eq(ReadRates(rates.word()).of(2 * kLength), 0xffff);
 }
 
 TEST(messages_to_other_peers_end_no_measurement) {
@@ -172,10 +245,10 @@ TEST(what_is_shared_for_another_message_is_not_timed) {
     timed.fragments += fragments;
     for (int written = 0; fragments && written < 4; ++written) {
       timed.clock.time += 1000;
-      timed.timer.written(&timed.links[0], 8192);
+      timed.written(&timed.links[0]);
     }
     timed.timer.shared(&timed.links[0], 2 * kLength, key);
-    timed.timer.revoked(&timed.links[0], key);
+    timed.revoked(&timed.links[0], key);
   }
   ck_assert_uint_ge(timed.fragments, 950);
 }

@@ -116,7 +116,8 @@ TEST(choice_is_not_misled_by_one_wrong_rate) {
 TEST(choice_does_not_alternate_between_paths_that_are_alike) {
   PathChoice choice(StreamingPolicy::calibrate);
   const Times either[] = {{{1000, 1040, 3000, 0}}, {{1040, 1000, 3000, 0}}};
-  const Path path = settle(choice, kSmallLength, kBoth, either[0], kLearned);
+  constexpr unsigned kBothTried = 2 * (PathChoice::kFirstTrial + PathChoice::kTrials - 1) + 1;
+  const Path path = settle(choice, kSmallLength, kBoth, either[0], kBothTried);
   for (unsigned i = 1; i + 1 < PathChoice::kFirstRetry; ++i)
     ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, either[i % 2], 1)), int(path));
 }

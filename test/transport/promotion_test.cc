@@ -406,6 +406,23 @@ TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
   ck_assert(link.prefers_fragments(kMost));
 }
 
+/// The receiver tells its sender how fast it takes long payloads, after the first few.
+TEST(a_sender_learns_how_fast_its_receiver_takes_long_payloads) {
+  constexpr size_t kPart = 8192, kFew = 16;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  uint64_t sent = make_hot(pair);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  const std::vector<char> part(kPart);
+  const iovec iov{const_cast<char*>(part.data()), kPart};
+  ck_assert_uint_eq(link.out().hot_ring()->take_rate(), 0);
+  for (size_t i = 0; i < kFew; ++i, ++sent) {
+    ck_assert_int_eq(link.send(numbered(sent), &iov, 1, kPart, SendHint::none), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent + 1; }));
+  }
+  ck_assert_uint_gt(link.out().hot_ring()->take_rate(), 0);
+}
+
 struct TrialCase {
   bool cma;
   size_t shared;  ///< bytes that the receiver has yet to fetch

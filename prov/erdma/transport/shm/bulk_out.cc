@@ -114,7 +114,7 @@ bool BulkOut::ready() noexcept {
 void BulkOut::publish_write_state() noexcept {
   const Permission permission = x_peer.write.permission;
   const WriteState now = permission == Permission::untested ? WriteState::unknown
-                         : !may(CmaCall::write)             ? WriteState::denied
+                         : !x_peer.may(CmaCall::write)      ? WriteState::denied
                          : x_core.shared()                  ? WriteState::unasked
                                                             : WriteState::allowed;
   if (now == x_told) return;
@@ -184,7 +184,7 @@ int BulkOut::refusal(const Joined& joined) noexcept {
       chunks_of(range.length(), joined.chunk) > Claims::kMaxChunks || joined.iovs > kMaxIov ||
       joined.state.mode > Mode::outward || !plausible(joined.iov, joined.iovs, range.end))
     return EPROTO;
-  return joined.state.mode == Mode::write_only && !may(CmaCall::write) ? EPERM : 0;
+  return joined.state.mode == Mode::write_only && !x_peer.may(CmaCall::write) ? EPERM : 0;
 }
 
 /// The next chunk, or kNoChunk.
@@ -212,7 +212,7 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
   int steps = 0;
   Target target = Target::peer;  // concerns the receiver alone: if it is dead, nothing is reported
   while (budget.chunk_left()) {
-    if (!may(call)) {
+    if (!x_peer.may(call)) {
       if (joined.state.mode == Mode::write_only) stop(ticket, EPERM);
       break;
     }
@@ -278,7 +278,7 @@ bool BulkOut::ready(size_t ticket) noexcept {
   if (joined.state.mode == Mode::bounce)
     return joined.offset < joined.range.length() && slot_free(joined);
   const Claims claims = unpack_claims(load_acquire(x_page->progress[ticket].claim));
-  return may(call_of(joined.state.mode)) && claims.generation == state.generation &&
+  return x_peer.may(call_of(joined.state.mode)) && claims.generation == state.generation &&
          claims.front + claims.back < joined.chunks;
 }
 

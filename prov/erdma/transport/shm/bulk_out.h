@@ -6,6 +6,7 @@
 
 #include "transport/shm/bulk_shared.h"
 #include "transport/shm/core_sharing.h"
+#include "transport/shm/read_rates.h"
 #include "transport/shm/shared_regions.h"
 #include "util/pool.h"
 
@@ -34,6 +35,10 @@ class BulkOut {
   /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
   /// have work and needs a wake-up.
   int poll() noexcept;
+  /// What the receiver has published.
+  ReadRates read_rates() const noexcept {
+    return ReadRates(x_page ? x_page->read_rates.load(std::memory_order_relaxed) : 0);
+  }
   /// What is shared and not revoked. What is shared after something long may have to wait for it.
   enum class Shared : uint8_t { nothing, short_only, some_long };
   Shared shared() const noexcept {
@@ -79,9 +84,6 @@ class BulkOut {
     if (SharedRegions::names(remote_key))
       return x_shared_regions ? x_shared_regions->find(remote_key) : nullptr;
     return x_pool.find({uint32_t(remote_key >> 16), uint16_t(remote_key)});
-  }
-  bool may(CmaCall call) const noexcept {
-    return x_peer.verdict(call).permission == Permission::allowed;
   }
   void stop_all(uint64_t id) noexcept;
   void publish_write_state() noexcept;

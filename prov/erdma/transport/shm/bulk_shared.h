@@ -138,6 +138,7 @@ struct BulkShared {
   alignas(64) SharedWord write_state;  ///< WriteState of the sender; written by the sender
   alignas(64) SharedWord produced;     ///< Tally of slots filled; written by the sender
   alignas(64) SharedWord consumed;     ///< Tally of slots emptied; written by the receiver
+  SharedWord read_rates;               ///< ReadRates; written by the receiver
   TicketProgress progress[kTickets];
   /// The last revoked generation of each remote key index; written by the sender. A receiver that
   /// reads without the sender's help learns from it that what it reads is no longer the message.

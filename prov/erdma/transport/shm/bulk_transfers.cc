@@ -29,13 +29,18 @@ bool is_shared(Mode mode) noexcept {
   return is_divided(mode) || mode == Mode::write_only;
 }
 
+bool is_message(const Transfer& transfer) noexcept {
+  return transfer.call == CmaCall::read && !transfer.remote.region;
+}
+
 /// True if the sender shall take part in the generation that begins. Where it left its half of the
 /// previous ones to this side, moving whole chunks alone is faster: it needs half the system calls,
 /// and a sender on this core cannot delay the end by a chunk that it claimed and has no time to
-/// move. `shared`: other threads use this core, so the sender's time is not free either.
+/// move. `shared`: other threads use this core, so the sender's time is not free either. Nor is it
+/// where messages go both ways, as it reads here at the same time.
 bool asks_sender(PathChoice& choice, const Transfer& transfer, Mode mode, bool shared) noexcept {
   if (mode == Mode::read_only || transfer.remote.index == kUnhelped) return false;
-  if (is_divided(mode) && shared) return false;
+  if (is_divided(mode) && (shared || transfer.both_ways)) return false;
   if (mode == Mode::outward && transfer.sender_off) return false;
   return !is_divided(mode) || choice.expects_help(transfer.range.length());
 }
@@ -56,9 +61,13 @@ void copy_piece(Transfer& transfer, const void* slot, size_t bytes,
 /// The nanoseconds of a transfer that compare with those of other paths; it took `took`. Where
 /// messages go both ways, each side copies into and out of slots, and while it moves bytes by CMA,
 /// the other side's copies stand still. So the time of a copy that was tried beside the peer's CMA
-/// would keep both sides from copying for good. What counts is the time of the copies alone. A copy
-/// with streaming stores competes by its own time, because this side does not see what they cost.
+/// would keep both sides from copying for good. And the time of CMA that was tried beside the
+/// peer's copies would keep both sides from CMA. What counts is the time of the copies or calls
+/// alone. A copy with streaming stores competes by its own time, because this side does not see
+/// what they cost.
 uint64_t comparable_time(const Transfer& transfer, uint64_t took) noexcept {
+  if (transfer.path == Path::cma && transfer.both_ways && !transfer.asks)
+    return std::min(took, transfer.called_ns);
   if (transfer.path != Path::copy || transfer.copied_bytes == 0) return took;
   return std::min(took, 2 * transfer.copied_ns * transfer.range.length() / transfer.copied_bytes);
 }
@@ -208,6 +217,7 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.status = status;
   if (status != 0) return true;
   transfer.present = now.write_state != WriteState::unknown;
+  transfer.both_ways = x_backing.shares_back();
   transfer.asks = asks_sender(x_choice, transfer, mode, x_core.shared());
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
@@ -219,8 +229,9 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.piece = 0;
   transfer.offset = 0;
   transfer.seen_piece = 0;
-  transfer.copied_ns = transfer.copied_bytes = 0;
-  transfer.both_ways = x_backing.shares_back();
+  transfer.copied_ns = transfer.copied_bytes = transfer.called_ns = transfer.called_bytes = 0;
+  transfer.timed =
+      transfer.both_ways || (is_message(transfer) && x_read_timer.times(transfer.length));
   if (++x_generation == 0) ++x_generation;
   transfer.state = {x_generation, mode, streaming_of(transfer.path)};
   transfer.started = transfer.heard = x_clock.now();
@@ -305,11 +316,16 @@ void BulkTransfers::move_chunk(Transfer& transfer, uint32_t index, Budget& budge
     return;
   }
   const bool reads = transfer.call == CmaCall::read;
+  const uint64_t start = transfer.timed ? x_clock.now() : 0;
   const int error =
       move_by_cma(x_calls, transfer.call, x_peer, {transfer.local, transfer.locals},
                   {transfer.remote.iov, transfer.remote.count}, begin, length,
                   reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, transfer.target);
   if (region) x_backing.leave();
+  if (transfer.timed && error == 0) {
+    transfer.called_ns += x_clock.now() - start;
+    transfer.called_bytes += length;
+  }
   budget.spend_chunk(length);
   if (error == 0) {
     if (region) x_counters.region_bytes += length;
@@ -438,8 +454,12 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   if (transfer.asks && transfer.present && is_divided(transfer.state.mode))
     x_choice.helped(transfer.range.length(), transfer.by_sender > 0);
   transfer.state.mode = Mode::none;
-  if (transfer.lefts == lefts && transfer.status == 0 && transfer.comparable)
-    x_choice.record(transfer.range.length(), transfer.path, took);
+  if (transfer.lefts == lefts && transfer.status == 0) {
+    if (transfer.comparable) x_choice.record(transfer.range.length(), transfer.path, took);
+    if (is_message(transfer))
+      x_read_timer.record(transfer.length, transfer.called_bytes, transfer.called_ns,
+                          x_page.read_rates);
+  }
   x_last_end = now;
 }
 

@@ -9,6 +9,7 @@
 #include "transport/shm/bulk_shared.h"
 #include "transport/shm/core_sharing.h"
 #include "transport/shm/path_choice.h"
+#include "transport/shm/read_rates.h"
 #include "util/intrusive_list.h"
 
 namespace erdma::transport::shm {
@@ -62,6 +63,9 @@ struct Transfer : util::ListHook<Transfer> {
   uint64_t started = 0;
   uint64_t copied_ns = 0;   ///< bounce: this side's part in the first pieces
   size_t copied_bytes = 0;  ///< bounce: length of these pieces
+  bool timed = false;       ///< the calls of this side are timed
+  uint64_t called_ns = 0;   ///< in these calls
+  size_t called_bytes = 0;  ///< moved by them
   bool both_ways = false;   ///< this side shared memory with the sender when the generation began
 
   void leave(uint64_t begin, uint64_t end) noexcept {
@@ -109,7 +113,7 @@ class BulkTransfers {
 
  private:
   bool may_call(const Transfer& transfer) const noexcept {
-    return x_peer.verdict(transfer.call).permission == Permission::allowed && !transfer.own_off;
+    return x_peer.may(transfer.call) && !transfer.own_off;
   }
   /// What is possible for a transfer, as one load of the sender's word shows. The sender may change
   /// the word at any time, so each decision uses one such object.
@@ -150,6 +154,7 @@ class BulkTransfers {
   Counters& x_counters;
   const util::Clock& x_clock;
   PathChoice x_choice;
+  ReadTimer x_read_timer;
   uint32_t x_generation = 0;  ///< the last one given out; unique over all tickets
   Transfer* x_bouncing = nullptr;
   bool x_backed = false;

@@ -112,6 +112,7 @@ struct CmaPeer {
   const CmaVerdict& verdict(CmaCall call) const noexcept {
     return call == CmaCall::read ? read : write;
   }
+  bool may(CmaCall call) const noexcept { return verdict(call).permission == Permission::allowed; }
   /// Ask may_be_called() before each call, was_called() after those that succeeded; see PeerLife.
   bool may_be_called() const noexcept { return !process || process->life.may_be_called(); }
   bool was_called(Target target) const noexcept {

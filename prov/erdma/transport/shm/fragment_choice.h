@@ -24,19 +24,22 @@ class FragmentChoice {
   void record(size_t length, bool fragments, uint64_t nanoseconds) noexcept;
 
   /// Shorter messages go in fragments. A rendezvous would be little faster in a round trip, and a
-  /// fifth slower in a stream (Sapphire Rapids).
+  /// fifth slower in a stream (Sapphire Rapids). If the sender has just written the bytes, the call
+  /// takes twice as long, because they come from the cache of its core.
   static constexpr size_t kShortest = size_t{32} * 1024;
   static constexpr unsigned kTrials = 3;  ///< messages in a row that try the other way
   /// Messages before the other way is tried first, and until it is tried again. Each further pause
   /// is twice as long, up to kLongestPause.
   static constexpr unsigned kFirstTrial = 16;
-  static constexpr unsigned kFirstPause = 64;
+  static constexpr unsigned kFirstPause = 32;
   static constexpr unsigned kLongestPause = 4096;
   static constexpr unsigned kMostUntimed = 2;  ///< trials, until a preferred rendezvous is given up
   static constexpr unsigned kTimedEvery = 8;   ///< of the messages that go the usual way
 
- private:
   static constexpr size_t kClasses = 2;  ///< up to 64 KiB, and longer ones
+  static size_t class_of(size_t length) noexcept;
+
+ private:
   struct SizeClass {
     util::RecentRates fragments, rendezvous;
     uint32_t messages = 0;  ///< since the last trial
@@ -45,7 +48,6 @@ class FragmentChoice {
     uint8_t untimed = 0;  ///< trials since the last rendezvous was timed, if it is preferred
     bool prefers_rendezvous = false;
   };
-  static size_t class_of(size_t length) noexcept;
   static Way give_up(SizeClass& own) noexcept;
 
   SizeClass x_classes[kClasses];

@@ -1,15 +1,23 @@
 #include "transport/shm/fragment_timer.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace erdma::transport::shm {
+namespace {
+
+/// What the packets of a rendezvous add to the time in which the receiver reads.
+constexpr uint64_t kPackets = 500;  // ns
+
+}  // namespace
 
 bool FragmentTimer::prefers_fragments(const void* link, size_t length, bool alone) noexcept {
   const FragmentChoice::Way way = x_choice.choose(length);
   const bool busy = x_link && x_remote_key.size;  // a rendezvous with another peer, as a rule
   if (busy) return way.fragments;
-  x_link = way.timed && (way.fragments || alone) ? link : nullptr;
+  x_link = way.timed ? link : nullptr;
   if (!x_link) return way.fragments;
+  x_alone = alone;
   x_fragments = way.fragments;
   x_length = length;
   x_written = 0;
@@ -18,13 +26,18 @@ bool FragmentTimer::prefers_fragments(const void* link, size_t length, bool alon
   return way.fragments;
 }
 
-// The receiver copies a fragment while the next is written. So the message is there when as much
-// time has passed as one fragment more would take to be written.
-void FragmentTimer::add(size_t length) noexcept {
+// The receiver copies a fragment while the next is written. So the slower of both copies counts,
+// and one fragment of the other. Where messages go both ways, each side does both copies.
+void FragmentTimer::written(size_t length, Receiver receiver) noexcept {
   x_written += length;
   if (!x_fragments || x_length - x_written > length) return;  // not the last but one
-  const uint64_t took = x_clock.now() - x_began;
-  x_choice.record(x_length, true, took * (x_length + length) / x_written);
+  const uint64_t writing = (x_clock.now() - x_began) * x_length / x_written;
+  const uint64_t taking =
+      receiver.take_rate ? uint64_t(x_length) * 1000 / receiver.take_rate : writing;
+  const uint64_t behind = std::min(writing, taking);
+  x_choice.record(
+      x_length, true,
+      std::max(writing, taking) + (receiver.sends_too ? behind : behind * length / x_length));
   x_link = nullptr;
 }
 
@@ -36,12 +49,15 @@ void FragmentTimer::shared(const void* link, size_t length, const RemoteKey& rem
     x_remote_key = remote_key;
 }
 
-void FragmentTimer::end(const RemoteKey& remote_key) noexcept {
+void FragmentTimer::revoked(const RemoteKey& remote_key, ReadRates rates) noexcept {
   if (x_remote_key.size != remote_key.size ||
       std::memcmp(x_remote_key.bytes, remote_key.bytes, remote_key.size) != 0)
     return;
-  x_choice.record(x_length, false, x_clock.now() - x_began);
   x_link = nullptr;
+  uint64_t took = x_alone ? x_clock.now() - x_began : UINT64_MAX;
+  if (const uint32_t rate = rates.of(x_length))
+    took = std::min(took, uint64_t(x_length) * 1000 / rate + kPackets);
+  if (took != UINT64_MAX) x_choice.record(x_length, false, took);
 }
 
 }  // namespace erdma::transport::shm

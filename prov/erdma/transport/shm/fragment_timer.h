@@ -5,13 +5,17 @@
 
 #include "transport/memory.h"
 #include "transport/shm/fragment_choice.h"
+#include "transport/shm/read_rates.h"
 #include "util/clock.h"
 
 namespace erdma::transport::shm {
 
-/// Times messages of medium length, one at a time, for FragmentChoice: until all fragments but
-/// the last are in the ring, or until the memory that a rendezvous has shared is taken back. One
-/// for all links of an endpoint, which name themselves. Polling thread only.
+/// Times messages of medium length, one at a time, for FragmentChoice. One for all links of an
+/// endpoint, which name themselves. Polling thread only.
+///
+/// What counts is how long a message keeps its sender and its receiver busy. The sender sees only
+/// its own part, and how long it waits for a receiver that may have other work: so receivers
+/// publish the rates of theirs.
 class FragmentTimer {
  public:
   explicit FragmentTimer(const util::Clock& clock) noexcept : x_clock(clock) {}
@@ -19,29 +23,35 @@ class FragmentTimer {
   /// Chooses for the message that is sent now. `alone`: no other rendezvous is under way, which
   /// this one would have to wait for.
   bool prefers_fragments(const void* link, size_t length, bool alone) noexcept;
-  /// A fragment that is not the last is in the ring.
-  void written(const void* link, size_t length) noexcept {
-    if (x_link == link) [[unlikely]]
-      add(length);
-  }
+  /// A message of this link is being timed.
+  bool times(const void* link) const noexcept { return x_link == link; }
+  /// What a link knows about its receiver.
+  struct Receiver {
+    uint32_t take_rate;  ///< bytes per us at which it takes fragments out of the ring; 0 = unknown
+    bool sends_too;      ///< something of it has arrived meanwhile
+  };
+  /// A fragment that is not the last is in the ring; for a link that is timed.
+  void written(size_t length, Receiver receiver) noexcept;
   void shared(const void* link, size_t length, const RemoteKey& remote_key) noexcept;
-  void revoked(const void* link, const RemoteKey& remote_key) noexcept {
-    if (x_link == link) [[unlikely]]
-      end(remote_key);
+  /// The receiver is done with what was shared; for a link that is timed. `rates`: those of the
+  /// receiver.
+  void revoked(const RemoteKey& remote_key, ReadRates rates) noexcept;
+  /// Messages of the link wait for room in the ring: how long one takes tells nothing.
+  void wait(const void* link) noexcept {
+    if (x_fragments) forget(link);
+    x_alone = false;
   }
-  /// The message waits for something else than the receiver: its time tells nothing.
+  /// The message that was timed is given up.
   void forget(const void* link) noexcept {
     if (x_link == link) x_link = nullptr;
   }
 
  private:
-  void add(size_t length) noexcept;
-  void end(const RemoteKey& remote_key) noexcept;
-
   const util::Clock& x_clock;
   FragmentChoice x_choice;
   const void* x_link = nullptr;  ///< null: no message is being timed
   bool x_fragments = false;
+  bool x_alone = false;
   size_t x_length = 0;
   size_t x_written = 0;
   uint64_t x_began = 0;  ///< ns

@@ -47,7 +47,10 @@ int InChannel::drain(Sink& sink) noexcept {
       if (previews) [[unlikely]]
         if (const std::byte* header = ring.following()) sink.on_preview(x_link, header);
       if (entry.kind == Kind::packet) [[likely]] {
-        sink.on_packet(x_link, entry.header, entry.payload, entry.length);
+        if (entry.length < kLongPayload) [[likely]]
+          sink.on_packet(x_link, entry.header, entry.payload, entry.length);
+        else
+          x_hot->take_long(entry, x_link, sink, x_context.clock);
       } else if (const Next then = handle(entry, sink); then != Next::more) {
         left = then == Next::later;
         if (then == Next::wait) ring.stay(entry);
@@ -105,6 +108,17 @@ void InChannel::end() noexcept {
 
 void InChannel::publish(RingReceiver& ring) noexcept {
   if (ring.publish() && ring.take_waiting()) wake_sender();
+}
+
+/// Times some of the payloads, so that the sender can tell whether a rendezvous is faster.
+void InChannel::Hot::take_long(const RingEntry& entry, ShmLink& link, Sink& sink,
+                               const util::Clock& clock) {
+  if (++long_payloads % kTimedEvery)
+    return sink.on_packet(link, entry.header, entry.payload, entry.length);
+  const uint64_t start = clock.now();
+  sink.on_packet(link, entry.header, entry.payload, entry.length);
+  rates.add(entry.length, clock.now() - start);
+  ring.publish_rate(uint32_t(rates.typical() * 1000));
 }
 
 InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) {

@@ -11,6 +11,7 @@
 #include "transport/shm/wire.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
+#include "util/recent_rates.h"
 
 namespace erdma::transport::shm {
 
@@ -85,11 +86,18 @@ class InChannel final : public util::ListHook<BulkInTag> {
   static constexpr uint32_t kPromoteAfter = 16;
   static constexpr uint32_t kAskAgainAfter = 1024;  ///< entries, after a request without effect
   static constexpr uint32_t kLongestPause = 1 << 24;
+  /// A payload from this length on is long enough for its time to tell how fast this side copies.
+  static constexpr uint32_t kLongPayload = 4096;
+  static constexpr uint32_t kTimedEvery = 8;  ///< of the long payloads
 
   /// A hot ring, while it is granted.
   struct Hot {
     Memfd segment;
     RingReceiver ring;
+    util::RecentRates rates;  ///< at which long payloads were taken
+    uint32_t long_payloads = 0;
+
+    void take_long(const RingEntry& entry, ShmLink& link, Sink& sink, const util::Clock& clock);
   };
   enum class Next : uint8_t {
     more,

@@ -101,6 +101,7 @@ struct HotSegment {
   Slot slots[kHotSlots];
   std::byte bytes[kPayloadEnd];
   alignas(kLinePair) std::atomic<uint64_t> consumed;
+  std::atomic<uint32_t> take_rate;  ///< see RingReceiver::publish_rate()
   alignas(kLinePair) std::atomic<uint32_t> waiting;
 };
 static_assert(sizeof(HotSegment) == size_t{1056} * 1024);
@@ -139,6 +140,7 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             kColdChunkBytes,
                             offsetof(HotSegment, bytes),
                             offsetof(HotSegment, consumed),
+                            offsetof(HotSegment, take_rate),
                             offsetof(HotSegment, waiting),
                             kHotSegmentBytes});
 }

@@ -36,7 +36,9 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
   x_out.counters().ring_bytes += length;
   if (hint == SendHint::unfinished) [[unlikely]] {
     if (x_out.cold()) x_out.show_news();
-    context().fragments.written(this, length);
+    if (context().fragments.times(this)) [[unlikely]]
+      context().fragments.written(
+          length, {x_out.cold() ? 0 : x_out.hot_ring()->take_rate(), x_in && x_in->ready()});
   } else {
     x_out.announce();
   }
@@ -58,7 +60,7 @@ int ShmLink::connect() noexcept {
 int ShmLink::no_room(size_t length) noexcept {
   if (length > limits().eager) return -FI_EMSGSIZE;
   ++x_out.counters().waits;
-  context().fragments.forget(this);
+  context().fragments.wait(this);
   x_out.wake();  // the packets in the ring may have been sent as unfinished
   LinkContext::join(context().starved, *this);
   return -FI_EAGAIN;
@@ -172,7 +174,8 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
 }
 
 int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
-  context().fragments.revoked(this, remote_key);
+  if (context().fragments.times(this) && x_out.bulk()) [[unlikely]]
+    context().fragments.revoked(remote_key, x_out.bulk()->read_rates());
   if (!RemoteWrites::is_target(remote_key)) {
     if (x_out.bulk()) x_out.bulk()->revoke(remote_key);
   } else if (x_remote_writes) {

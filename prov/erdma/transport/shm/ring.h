@@ -23,14 +23,15 @@ struct RingMemory {
   std::byte* bytes = nullptr;
   std::atomic<uint64_t>* consumed = nullptr;
   std::atomic<uint32_t>* waiting = nullptr;
+  std::atomic<uint32_t>* take_rate = nullptr;
 
   uint32_t count() const noexcept { return bytes ? kHotSlots : kColdSlots; }
   static RingMemory hot(HotSegment& segment) noexcept {
-    return {segment.slots, segment.bytes, &segment.consumed, &segment.waiting};
+    return {segment.slots, segment.bytes, &segment.consumed, &segment.waiting, &segment.take_rate};
   }
   static RingMemory cold(ColdChunk& chunk, uint32_t index) noexcept {
     ColdControl& control = chunk.controls[index];
-    return {chunk.slots[index], nullptr, &control.consumed, &control.waiting};
+    return {chunk.slots[index], nullptr, &control.consumed, &control.waiting, nullptr};
   }
 };
 
@@ -203,6 +204,10 @@ class RingSender final : public SlotSender {
   /// during the last kPatience calls, so it is busy with something else.
   bool moves() noexcept;
   static constexpr unsigned kPatience = 1000;
+  /// RingReceiver::publish_rate(); 0: the receiver has not published one.
+  uint32_t take_rate() const noexcept {
+    return x_memory.take_rate->load(std::memory_order_relaxed);
+  }
 
  private:
   friend class SlotSender;  // put_bytes() and x_byte_tail
@@ -284,6 +289,11 @@ class RingReceiver {
     x_byte_published = x_byte_tail;
     store_release(*x_memory.consumed, uint64_t(x_byte_tail) << 32 | x_tail);
     return x_memory.waiting->load(std::memory_order_relaxed) != 0;
+  }
+  /// Tells the sender how fast this side takes long payloads out of the byte ring; bytes per us.
+  /// Only in a hot ring.
+  void publish_rate(uint32_t rate) noexcept {
+    x_memory.take_rate->store(rate, std::memory_order_relaxed);
   }
   /// True once for each time that the sender announced its sleep. Used only for space in the ring:
   /// the sender's barrier (ShmTransport::announce_waiting) replaces a fence here.
