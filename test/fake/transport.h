@@ -40,6 +40,7 @@ struct Behaviour {
   bool prefers_read = true;
   size_t fragmented = 0;        ///< longest message in fragments
   bool hold_transfers = false;  ///< get() and put() stay pending
+  bool reads_at_once = false;   ///< get() of memory that the peer has shared returns kDone
   int transfer_status = 0;      ///< status for on_done(); bytes move only if 0
   int transfer_refusal = 0;     ///< result of get() and put(), unless 0
   int share_refusal = 0;
@@ -361,6 +362,8 @@ class Transport final : public transport::Transport {
       pending.length = remote.length;
       pending.token = token;
       pending.read = read;
+      if (read && x_owner.behaviour.reads_at_once && permitted(pending))
+        return move(pending), transport::kDone;
       transfers.push_back(pending);
       return 0;
     }

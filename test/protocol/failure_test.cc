@@ -258,10 +258,11 @@ TEST(failed_transfer_fails_both_sides_once, 2) {
 
 /// All bytes have arrived, and are not visible yet. A sender that writes them has completed by
 /// then, and may close.
-TEST(message_that_is_settling_survives_its_sender, 2) {
+TEST(message_that_is_settling_survives_its_sender, 3) {
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) {
     node->transport.behaviour.prefers_read = _i;
+    node->transport.behaviour.reads_at_once = _i == 2;
     node->transport.behaviour.flushes = node->transport.behaviour.hold_flushes = true;
   }
   const auto message = pattern(5000);

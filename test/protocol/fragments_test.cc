@@ -403,6 +403,7 @@ struct RandomRun {
   explicit RandomRun(unsigned seed) : random(seed) {
     for (Node* node : {&pair.a, &pair.b}) {
       node->transport.behaviour.prefers_read = of(2) == 0;
+      node->transport.behaviour.reads_at_once = of(2) == 0;
       node->transport.behaviour.eager = of(2) ? kPacket : 200;
     }
   }

@@ -25,6 +25,7 @@ const auto over_fake = [](Random& random, auto&& body) {
     fake::Behaviour& behaviour = transports[i]->behaviour;
     behaviour.room = 256;
     behaviour.prefers_read = random.one_in(2);
+    behaviour.reads_at_once = random.one_in(2);
     behaviour.eager = random.of<size_t>({64, 1024, 8192});
     behaviour.fragmented = random.of<size_t>({0, 4096, 32768});
     behaviour.retracts = behaviour.shares = random.one_in(2);

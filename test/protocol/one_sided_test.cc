@@ -292,6 +292,21 @@ TEST(closing_engine_serves_what_has_arrived_but_takes_no_message, 2) {
   pair.end_work({&g_one, &g_two});
 }
 
+/// A link may move the bytes in the call that asks for them.
+TEST(long_write_that_is_fetched_at_once_is_answered) {
+  OneSidedPair pair;
+  auto large = pattern(5000);
+  pair.b.transport.behaviour.reads_at_once = true;
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
+  pair.run_until_idle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  ck_assert_mem_eq(pair.memory.data(), large.data(), large.size());
+  ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 1);
+  ck_assert(!pair.target.remote_writes.take().report);
+  ck_assert_uint_eq(pair.region.users, 0);
+  pair.expect_silent();
+}
+
 TEST(transfer_that_fails_at_the_target_is_an_error_here, 2) {
   OneSidedPair pair;
   auto large = pattern(5000);

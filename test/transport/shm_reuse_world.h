@@ -29,6 +29,7 @@ namespace shm = transport::shm;
 
 constexpr size_t kBlocks = 6;
 constexpr size_t kBlockBytes = size_t{40} * 1024;
+constexpr size_t kShortBytes = 4096;  ///< so few are read at once
 constexpr int kSlots = 3;
 
 /// A clock that advances by a millisecond with each call.
@@ -118,6 +119,7 @@ struct Process final : transport::Sink, shm::CmaCalls {
     int from;
     size_t inbox;
     uint64_t my_downs, its_downs;
+    size_t length;
   };
   struct Grant {
     Note note;
@@ -181,7 +183,7 @@ struct World {
   int depth = 0;
   pid_t died_inside = -1;
   // Counts that show that a run did check something.
-  uint64_t arrived = 0, read = 0, written = 0, replaced = 0, ended = 0;
+  uint64_t arrived = 0, read = 0, read_at_once = 0, written = 0, replaced = 0, ended = 0;
   std::deque<std::string> history;
 };
 

@@ -162,6 +162,7 @@ int Deliveries::start(Delivery& delivery) noexcept {
     delivery.remote.size = 0;
     return let_write(delivery);
   }
+  if (rc == transport::kDone) return flush_or_finish(delivery, 0), 0;
   if (rc != 0) return rc;
   delivery.state = Delivery::State::reading;
   delivery.peer->incoming->active.push_back(delivery);

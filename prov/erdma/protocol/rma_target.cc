@@ -313,6 +313,7 @@ int RmaTarget::start(Service& service) noexcept {
   const transport::RemoteRange remote{request.remote_key, 0, memory.length};
   const int rc = writes ? service.link->get(remote, memory.iov, memory.count, token)
                         : service.link->put(remote, memory.iov, memory.count, token, false);
+  if (rc == transport::kDone) return on_moved(x_services.handle(service), 0), 0;
   if (rc == 0) peer.incoming->served.push_back(service);
   return rc;
 }

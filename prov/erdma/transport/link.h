@@ -22,7 +22,7 @@ struct alignas(8) Header {
 
 /// Returned by Link::flush().
 inline constexpr int kFlushing = 1;
-/// Returned by Link::get() and put() of a region: the access is complete, no on_done() follows.
+/// Returned by Link::get(), and by put() to a region: the bytes have moved, no on_done() follows.
 inline constexpr int kDone = 2;
 
 /// Why memory is revoked though the peer has not reported that it is done.
@@ -130,20 +130,22 @@ class Link {
     (void)why;
     revoke(remote_key);
   }
-  /// Moves bytes of the peer's memory here. 0: on_done(token) follows. -FI_EAGAIN: nothing
+  /// Moves bytes of the peer's memory here. 0: on_done(token) follows. kDone: it does not.
+  /// -FI_EAGAIN: nothing
   /// happened. -FI_EINVAL: the remote key is malformed. -FI_EOPNOTSUPP: this process cannot use a
   /// refusable key.
   ///
   /// A region is accessed without the peer's processor. Accesses of up to kAlwaysEager bytes to
   /// regions are executed in the order of the calls, and their writes before any packet that is
-  /// sent later; a write or a packet may overtake a read. For regions the result may also be kDone,
+  /// sent later; a write or a packet may overtake a read. For regions the result may also be
   /// -FI_EOPNOTSUPP (not over this link) or -FI_EBUSY (not now). on_done() may report these two
   /// errors for a shared region; then any part of the bytes was moved.
   [[nodiscard]] virtual int get(const RemoteRange& remote, const iovec* local, size_t count,
                                 uint64_t token) noexcept = 0;
-  /// Moves bytes to the peer's memory; results as get(). With `until_placed`, for a region,
-  /// on_done() comes when the peer can see the bytes. Otherwise it comes when the local memory can
-  /// be reused, and the bytes arrive before everything that is sent later.
+  /// Moves bytes to the peer's memory; results as get(), but kDone only for a region. With
+  /// `until_placed`, for a region, on_done() comes when the peer can see the bytes. Otherwise it
+  /// comes when the local memory can be reused, and the bytes arrive before everything that is sent
+  /// later.
   [[nodiscard]] virtual int put(const RemoteRange& remote, const iovec* local, size_t count,
                                 uint64_t token, bool until_placed) noexcept = 0;
 

@@ -5,6 +5,15 @@
 namespace erdma::transport::shm {
 namespace {
 
+/// 0, or -FI_EINVAL: the key or the memory here cannot be that of a message of this length.
+int decode_for(const iovec* local, size_t count, size_t length, const RemoteKey& remote,
+               SharedMemory& memory) noexcept {
+  if (const int status = decode(remote, memory)) return status;
+  const bool fits = memory.index < kMaxShared && length <= memory.length && count <= kMaxIov &&
+                    plausible(local, count, length);
+  return fits ? 0 : -FI_EINVAL;
+}
+
 bool is_of(uint64_t group, const Transfer& transfer) noexcept {
   return group == BulkIn::kEveryGroup || group == transfer.group;
 }
@@ -14,9 +23,15 @@ bool is_of(uint64_t group, const Transfer& transfer) noexcept {
 int BulkIn::start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                   uint64_t token, uint64_t group) noexcept {
   SharedMemory memory;
-  if (const int status = decode(remote, memory)) return status;
-  if (memory.index >= kMaxShared || length > memory.length) return -FI_EINVAL;
+  if (const int status = decode_for(local, count, length, remote, memory)) return status;
   return enqueue(memory, CmaCall::read, 0, local, count, length, token, group);
+}
+
+int BulkIn::read_short(const RemoteKey& remote, const iovec* local, size_t count,
+                       size_t length) noexcept {
+  SharedMemory memory;
+  const int status = decode_for(local, count, length, remote, memory);
+  return status ? status : x_short.read(memory, local, count, length);
 }
 
 int BulkIn::access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,

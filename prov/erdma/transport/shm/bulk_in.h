@@ -5,6 +5,7 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/bulk_transfers.h"
+#include "transport/shm/short_reads.h"
 #include "util/intrusive_list.h"
 #include "util/pool.h"
 
@@ -20,8 +21,12 @@ class BulkIn {
   BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender, const Options& options,
          const CoreSharing& core, Counters& counters, const util::Clock& clock) noexcept
       : x_backing(memory),
+        x_short(shared, memory, calls, sender, options, counters, clock),
         x_transfers(shared, memory, calls, sender, options, core, counters, clock) {}
 
+  /// Copies `length` bytes of the sender's shared memory at once. kDone, -FI_EINVAL, or -FI_EAGAIN:
+  /// call start().
+  int read_short(const RemoteKey& remote, const iovec* local, size_t count, size_t length) noexcept;
   /// Begins to copy `length` bytes of the sender's shared memory. Any number of transfers may be
   /// queued; a few run at a time. Transfers of one `group` can be ended apart from the others. 0,
   /// -FI_EINVAL or -FI_ENOMEM.
@@ -54,6 +59,7 @@ class BulkIn {
   void finish(Transfer& transfer, int status) noexcept;
 
   BulkMemory& x_backing;
+  ShortReads x_short;
   BulkTransfers x_transfers;
   util::Pool<Transfer, 4> x_pool;
   util::IntrusiveList<Transfer> x_queued, x_running, x_finished;  ///< each in order of start()

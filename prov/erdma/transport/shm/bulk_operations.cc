@@ -81,6 +81,11 @@ int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
 
 int BulkOperations::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                          uint64_t token, const RemoteWrite* write) noexcept {
+  if (!write && length <= ShortReads::kLongest) {
+    x_context.count_message();
+    const int rc = x_transfers.read_short(remote, local, count, length);
+    if (rc != -FI_EAGAIN) return rc;
+  }
   const Moving what{token, write ? *write : RemoteWrite{}, write != nullptr};
   const int rc = begin(what, [&](uint64_t name) {
     return x_transfers.start(remote, local, count, length, name,

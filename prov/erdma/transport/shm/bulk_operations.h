@@ -31,7 +31,7 @@ class BulkOperations final : private BulkMemory, private NullSink {
   ~BulkOperations();
 
   /// Copies from the peer's remote key. Ends with on_done(token), or with an answer to the remote
-  /// write `write`.
+  /// write `write`; without one the result may also be kDone.
   int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
   /// Accesses what the peer shared. Ends with on_done(token).

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+
+#include "transport/shm/bulk_shared.h"
+#include "transport/shm/read_rates.h"
+
+namespace erdma::transport::shm {
+
+/// Reads short messages from their sender's memory, each by one call and at once: a ticket would
+/// take as long as a fifth of the message, and the half that a sender could move is not worth its
+/// call. Does nothing that could not be done again by a transfer.
+class ShortReads {
+ public:
+  ShortReads(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender,
+             const Options& options, Counters& counters, const util::Clock& clock) noexcept
+      : x_page(shared_page(shared)),
+        x_memory(memory),
+        x_calls(calls),
+        x_peer(sender),
+        x_options(options),
+        x_counters(counters),
+        x_clock(clock) {}
+
+  static constexpr size_t kLongest = size_t{24} * 1024;
+  /// kDone, or -FI_EAGAIN: a transfer must move the bytes, or find out why that is not possible.
+  int read(const SharedMemory& remote, const iovec* local, size_t count, size_t length) noexcept;
+
+ private:
+  bool valid(const SharedMemory& remote) const noexcept;
+
+  BulkShared& x_page;
+  BulkMemory& x_memory;
+  CmaCalls& x_calls;
+  CmaPeer& x_peer;
+  const Options& x_options;
+  Counters& x_counters;
+  const util::Clock& x_clock;
+  ReadTimer x_timer;
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,116 @@
+#include "transport/shm/short_reads.h"
+
+#include <rdma/fi_errno.h>
+
+#include "fake/bulk_channel.h"
+#include "libcheck.h"
+
+/// Tests messages that a receiver reads by one call, without a ticket.
+namespace erdma::transport::shm {
+namespace {
+
+/// Shared memory, and memory for its bytes.
+struct Shared {
+  Channel& channel;
+  Pieces from, to;
+  size_t length;
+  RemoteKey key;
+
+  Shared(Channel& of, size_t bytes, size_t froms = 3, size_t tos = 2)
+      : channel(of), from(bytes, froms, 0x11), to(bytes, tos, 0x22), length(bytes) {
+    from.fill(7);
+    ck_assert_int_eq(channel.out.share(from.iov, from.count, length, key), 0);
+    channel.shared_keys.push_back(key);
+  }
+  int read() { return channel.in.read_short(key, to.iov, to.count, length); }
+  bool arrived() const { return from.flat() == to.flat() && to.gaps_changed(0x22) == 0; }
+};
+
+constexpr size_t kLengths[] = {1, 4096, 16 * kKiB + 5, ShortReads::kLongest};
+
+TEST(a_short_message_is_read_by_one_call, std::size(kLengths)) {
+  Channel channel(Ways::read_only);
+  Shared shared(channel, kLengths[_i]);
+  ck_assert_int_eq(shared.read(), kDone);
+  ck_assert(shared.arrived());
+  ck_assert_uint_eq(channel.calls.read.calls, 1);
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, shared.length);
+  ck_assert(!channel.in.active());
+  for (const Ticket& ticket : channel.page().ticket) ck_assert_uint_eq(ticket.state, 0);
+}
+
+/// The sender compares that with the time of fragments.
+TEST(the_sender_learns_how_fast_short_messages_are_read) {
+  Channel channel(Ways::read_only);
+  ck_assert_uint_eq(channel.out.read_rates().of(4096), 0);
+  Shared shared(channel, 4096);
+  ck_assert_int_eq(shared.read(), kDone);
+  ck_assert_uint_gt(channel.out.read_rates().of(4096), 0);
+}
+
+struct Obstacle {
+  const char* what;
+  Ways ways;
+  size_t length;
+  void (*make)(Shared&);
+};
+constexpr Obstacle kObstacles[] = {
+    {"a long message", Ways::dual, ShortReads::kLongest + 1, [](Shared&) {}},
+    {"no permission", Ways::write_only, 4096, [](Shared&) {}},
+    {"copies that are chosen", Ways::chosen, 4096, [](Shared&) {}},
+    {"memory that is revoked", Ways::dual, 4096,
+     [](Shared& shared) { shared.channel.out.revoke(shared.key); }},
+    {"a revocation during the call", Ways::dual, 4096,
+     [](Shared& shared) {
+       shared.channel.calls.read.meanwhile = [&shared] { shared.channel.out.revoke(shared.key); };
+     }},
+    {"a sender that has left", Ways::dual, 4096,
+     [](Shared& shared) { shared.channel.memory.left = true; }},
+    {"a sender that leaves during the call", Ways::dual, 4096,
+     [](Shared& shared) {
+       shared.channel.calls.read.meanwhile = [&shared] { shared.channel.memory.left = true; };
+     }},
+    {"a refused call", Ways::dual, 4096,
+     [](Shared& shared) {
+       shared.channel.calls.read.first = 1;
+       shared.channel.calls.read.last = fake::CmaCalls::kForever;
+       shared.channel.calls.read.error = EPERM;
+     }},
+    {"memory that is not there", Ways::dual, 4096,
+     [](Shared& shared) { shared.channel.calls.read.unmapped = shared.from.iov[1].iov_base; }},
+};
+
+/// Nothing is reported then: a transfer finds out what the matter is.
+TEST(what_cannot_be_read_at_once_is_left_to_a_transfer, std::size(kObstacles)) {
+  const Obstacle& c = kObstacles[_i];
+  Channel channel(c.ways);
+  Shared shared(channel, c.length);
+  c.make(shared);
+  ck_assert_msg(shared.read() == -FI_EAGAIN, "%s", c.what);
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, 0);
+  ck_assert_uint_eq(channel.in_counters.cma_refusals, 0);
+}
+
+/// The peer has executed another program, which has memory at the same address.
+TEST(bytes_of_another_process_are_not_delivered) {
+  Channel channel(Ways::read_only);
+  fake::identify(channel.reader).nonce ^= 1;
+  Shared shared(channel, 4096);
+  ck_assert_int_eq(shared.read(), -FI_EAGAIN);
+}
+
+TEST(an_invalid_key_is_refused) {
+  Channel channel(Ways::read_only);
+  Shared shared(channel, 4096);
+  ck_assert_int_eq(channel.in.read_short(shared.key, shared.to.iov, shared.to.count, 4097),
+                   -FI_EINVAL);
+  ck_assert_int_eq(channel.in.read_short(shared.key, shared.to.iov, kMaxIov + 1, 4096), -FI_EINVAL);
+  const iovec nowhere{nullptr, 4096};
+  ck_assert_int_eq(channel.in.read_short(shared.key, &nowhere, 1, 4096), -FI_EINVAL);
+  ck_assert_int_eq(channel.in.read_short(RemoteKey{}, shared.to.iov, shared.to.count, 4096),
+                   -FI_EINVAL);
+  ck_assert_uint_eq(channel.calls.read.calls, 0);
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
