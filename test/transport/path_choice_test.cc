@@ -52,6 +52,9 @@ constexpr SettleCase kSettleCases[] = {
     {128 * 1024 + 1, kBoth, {{300, 100, 200, 1}}, Path::copy},
     {kSmallLength, kBoth, {{100, 200, 300, 1}}, Path::cma},
     {kSmallLength, kBoth, {{300, 100, 200, 1}}, Path::copy},
+    {kSmallLength, kBoth, {{150, 100, 300, 1}}, Path::copy},
+    {kSmallLength, kBoth, {{130, 100, 300, 1}}, Path::cma},  // not much faster
+    {kSmallLength, kCopyOnly, {{1, 130, 100, 1}}, Path::copy_streaming_in},
     {kSmallLength, kBoth, {{300, 200, 100, 1}}, Path::copy_streaming_in},
     {kSmallLength, kCopyOnly, {{1, 100, 200, 1}}, Path::copy},
     {kSmallLength, kCopyOnly, {{1, 200, 100, 1}}, Path::copy_streaming_in},
@@ -95,6 +98,14 @@ TEST(choice_follows_when_another_path_becomes_faster) {
   ck_assert_int_eq(
       int(settle(choice, kSmallLength, kBoth, {{100, 200, 10, 0}}, 6 * PathChoice::kRetryEvery)),
       int(Path::copy_streaming_in));
+}
+
+TEST(choice_returns_to_cma_that_became_clearly_faster) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  settle(choice, kSmallLength, kBoth, {{300, 100, 200, 0}}, kLearned);
+  ck_assert_int_eq(
+      int(settle(choice, kSmallLength, kBoth, {{85, 100, 200, 0}}, 6 * PathChoice::kRetryEvery)),
+      int(Path::cma));
 }
 
 TEST(choice_leaves_a_path_that_became_slower_at_once) {

@@ -47,6 +47,10 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
 
 Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   const Path* const end = paths + count;
+  const auto faster = [this](Path other) {
+    const float by = best == Path::cma ? kMuchFaster : util::RecentRates::kClearly;
+    return arm(other).typical() > by * arm(best).typical();
+  };
   const auto tried = [this](Path path) { return arm(path).count() >= kTrials; };
   if (trials_left > 0 && std::find(paths, end, on_trial) != end) {
     --trials_left;
@@ -55,9 +59,7 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   // Keeps the current path unless another is clearly faster, because changing costs time, too.
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
-    if (tried(paths[i]) &&
-        arm(paths[i]).typical() > util::RecentRates::kClearly * arm(best).typical())
-      best = paths[i];
+    if (tried(paths[i]) && faster(paths[i])) best = paths[i];
   if (++transfers < retry_at) return best;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);

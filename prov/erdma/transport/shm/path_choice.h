@@ -54,6 +54,10 @@ class PathChoice {
   /// Trials of a path in a row: the first one after another path finds the buffers in the wrong
   /// core's caches.
   static constexpr unsigned kTrials = 3;
+  /// By how much a copy must be faster than CMA to be changed to. Trials favour a copy: in a stream
+  /// the first messages by CMA take twice as long as later ones, and the times of messages that
+  /// overlap vary.
+  static constexpr float kMuchFaster = 1.4F;
   /// Transfers until another path is tried, as long as there is one that was not.
   static constexpr unsigned kFirstTrial = 16;
   /// Transfers until another path is tried again. Each further pause is twice as long, up to
