@@ -110,6 +110,7 @@ struct RateCase {
 };
 constexpr RateCase kRateCases[] = {
     {Ways::dual, 64 * kKiB, true},
+    {Ways::dual, 32 * kKiB, false},  // always comes in fragments
     {Ways::dual, 128 * kKiB, true},
     {Ways::read_only, 128 * kKiB, true},
     {Ways::dual, 128 * kKiB + 1, false},  // never comes in fragments

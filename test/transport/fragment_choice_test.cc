@@ -98,7 +98,8 @@ struct Timed {
   const int links[2] = {};
   unsigned fragments = 0;
   bool sends_to_others = false;  ///< during each rendezvous
-  bool waits = false;            ///< for room in the ring, after each message
+  bool waits = false;            ///< for room in the ring, during each message
+  bool others_wait = false;      ///< messages of the other link
   FragmentTimer::Receiver receiver{0, false};
   ReadRates rates;  ///< of the receiver
 
@@ -127,6 +128,7 @@ struct Timed {
       revoked(&links[1], key);
       revoked(link, other);
       if (waits) timer.wait(link);
+      if (others_wait) timer.wait(&links[1]);
       clock.time += times.rendezvous;
       if (refused) timer.forget(link);
       revoked(link, key);
@@ -196,6 +198,13 @@ TEST(a_rendezvous_that_waits_is_judged_by_the_receivers_rate) {
     for (int i = 0; i < 60; ++i) timed.message({9'000, 60'000}, false);
     ck_assert_uint_le(timed.fragments, 12);
   }
+}
+
+/// A rendezvous with one peer is timed; messages to another one wait.
+TEST(what_waits_for_another_peer_ends_no_measurement) {
+  Timed timed;
+  timed.others_wait = true;
+  ck_assert_uint_le(timed.last_by_fragments({9'000, 6'000}), 3);
 }
 
 TEST(rates_of_each_class_are_kept_apart) {

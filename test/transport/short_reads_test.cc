@@ -39,15 +39,6 @@ TEST(a_short_message_is_read_by_one_call, std::size(kLengths)) {
   for (const Ticket& ticket : channel.page().ticket) ck_assert_uint_eq(ticket.state, 0);
 }
 
-/// The sender compares that with the time of fragments.
-TEST(the_sender_learns_how_fast_short_messages_are_read) {
-  Channel channel(Ways::read_only);
-  ck_assert_uint_eq(channel.out.read_rates().of(4096), 0);
-  Shared shared(channel, 4096);
-  ck_assert_int_eq(shared.read(), kDone);
-  ck_assert_uint_gt(channel.out.read_rates().of(4096), 0);
-}
-
 struct Obstacle {
   const char* what;
   Ways ways;

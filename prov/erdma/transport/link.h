@@ -131,9 +131,8 @@ class Link {
     revoke(remote_key);
   }
   /// Moves bytes of the peer's memory here. 0: on_done(token) follows. kDone: it does not.
-  /// -FI_EAGAIN: nothing
-  /// happened. -FI_EINVAL: the remote key is malformed. -FI_EOPNOTSUPP: this process cannot use a
-  /// refusable key.
+  /// -FI_EAGAIN: nothing happened. -FI_EINVAL: the remote key is malformed. -FI_EOPNOTSUPP: this
+  /// process cannot use a refusable key.
   ///
   /// A region is accessed without the peer's processor. Accesses of up to kAlwaysEager bytes to
   /// regions are executed in the order of the calls, and their writes before any packet that is

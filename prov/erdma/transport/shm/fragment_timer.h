@@ -38,7 +38,8 @@ class FragmentTimer {
   void revoked(const RemoteKey& remote_key, ReadRates rates) noexcept;
   /// Messages of the link wait for room in the ring: how long one takes tells nothing.
   void wait(const void* link) noexcept {
-    if (x_fragments) forget(link);
+    if (x_link != link) return;
+    if (x_fragments) x_link = nullptr;
     x_alone = false;
   }
   /// The message that was timed is given up.

@@ -13,7 +13,7 @@ namespace erdma::transport::shm {
 
 /// True if a message could have come in fragments, where these are compared with a rendezvous.
 constexpr bool is_medium(uint64_t length) noexcept {
-  return length <= kDefaultEager;
+  return length > FragmentChoice::kShortest && length <= kDefaultEager;
 }
 
 /// The rates at which a receiver reads messages of medium length from its sender's memory, for each

@@ -17,8 +17,6 @@ int ShortReads::read(const SharedMemory& remote, const iovec* local, size_t coun
   const bool possible = length > 0 && length <= kLongest && x_options.paths != PathPolicy::copy &&
                         x_peer.may(CmaCall::read);
   if (!possible || !valid(remote)) return -FI_EAGAIN;
-  const bool timed = x_timer.times(length);
-  const uint64_t start = timed ? x_clock.now() : 0;
   uint64_t moved = 0;
   Target target = Target::peer;
   const int error = move_by_cma(x_calls, CmaCall::read, x_peer, {local, count},
@@ -26,7 +24,6 @@ int ShortReads::read(const SharedMemory& remote, const iovec* local, size_t coun
   // A revocation that the second look does not see came after the last byte was read.
   if (error || !valid(remote) || !was_reached(x_calls, CmaCall::read, x_peer, target))
     return -FI_EAGAIN;
-  if (timed) x_timer.record(length, length, x_clock.now() - start, x_page.read_rates);
   x_counters.cma_read_bytes += moved;
   return kDone;
 }

@@ -3,7 +3,6 @@
 #include <cstddef>
 
 #include "transport/shm/bulk_shared.h"
-#include "transport/shm/read_rates.h"
 
 namespace erdma::transport::shm {
 
@@ -13,14 +12,13 @@ namespace erdma::transport::shm {
 class ShortReads {
  public:
   ShortReads(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender,
-             const Options& options, Counters& counters, const util::Clock& clock) noexcept
+             const Options& options, Counters& counters) noexcept
       : x_page(shared_page(shared)),
         x_memory(memory),
         x_calls(calls),
         x_peer(sender),
         x_options(options),
-        x_counters(counters),
-        x_clock(clock) {}
+        x_counters(counters) {}
 
   static constexpr size_t kLongest = size_t{24} * 1024;
   /// kDone, or -FI_EAGAIN: a transfer must move the bytes, or find out why that is not possible.
@@ -35,8 +33,6 @@ class ShortReads {
   CmaPeer& x_peer;
   const Options& x_options;
   Counters& x_counters;
-  const util::Clock& x_clock;
-  ReadTimer x_timer;
 };
 
 }  // namespace erdma::transport::shm
