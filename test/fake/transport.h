@@ -299,6 +299,7 @@ class Transport final : public transport::Transport {
       void retracted(uint64_t packet, bool executed) noexcept override {
         if (executed) there().skipped.insert(packet);
       }
+      void ended(uint64_t) noexcept override {}
       FakeLink& there() { return link.remote()->link(link.x_owner.name); }
       FakeLink& link;
     };

@@ -29,8 +29,8 @@ unsigned send(FragmentChoice& choice, size_t length, const WayTimes& times, unsi
 
 TEST(first_messages_go_in_fragments) {
   FragmentChoice choice;
-  ck_assert_uint_eq(send(choice, kLength, {100, 1}, FragmentChoice::kFirstTrial - 1),
-                    FragmentChoice::kFirstTrial - 1);
+  ck_assert_uint_eq(send(choice, kLength, {100, 1}, WayChoice::kFirstTrial - 1),
+                    WayChoice::kFirstTrial - 1);
 }
 
 struct WayCase {
@@ -52,11 +52,11 @@ constexpr WayCase kWayCases[] = {
 TEST(the_faster_way_is_taken, std::size(kWayCases)) {
   const WayCase& c = kWayCases[_i];
   FragmentChoice choice;
-  send(choice, c.length, c.times, FragmentChoice::kFirstTrial + FragmentChoice::kTrials);
-  constexpr unsigned kMessages = 16 * FragmentChoice::kLongestPause;
+  send(choice, c.length, c.times, WayChoice::kFirstTrial + WayChoice::kTrials);
+  constexpr unsigned kMessages = 16 * WayChoice::kLongestPause;
   const unsigned by_fragments = send(choice, c.length, c.times, kMessages);
   const unsigned slower = c.fragments ? kMessages - by_fragments : by_fragments;
-  ck_assert_uint_ge(slower, 16 * FragmentChoice::kTrials);
+  ck_assert_uint_ge(slower, 16 * WayChoice::kTrials);
   ck_assert_uint_le(slower, kMessages / 100);
 }
 
@@ -69,7 +69,7 @@ TEST(each_class_of_lengths_is_judged_alone) {
 
 TEST(a_way_that_became_slower_is_left) {
   FragmentChoice choice;
-  constexpr unsigned kMany = 4 * FragmentChoice::kLongestPause;
+  constexpr unsigned kMany = 4 * WayChoice::kLongestPause;
   send(choice, kLength, {200, 100}, kMany);
   send(choice, kLength, {200, 400}, kMany);
   ck_assert_uint_ge(send(choice, kLength, {200, 400}, 100), 97);
@@ -237,8 +237,7 @@ TEST(messages_that_wait_are_not_timed) {
 TEST(a_rendezvous_that_cannot_be_timed_is_given_up) {
   Timed timed;
   ck_assert_uint_le(timed.last_by_fragments({9'000, 6'000}), 12);
-  for (unsigned i = 0; i < 3 * FragmentChoice::kLongestPause; ++i)
-    timed.message({9'000, 6'000}, false);
+  for (unsigned i = 0; i < 3 * WayChoice::kLongestPause; ++i) timed.message({9'000, 6'000}, false);
   timed.fragments = 0;
   for (unsigned i = 0; i < 60; ++i) timed.message({9'000, 6'000}, false);
   ck_assert_uint_ge(timed.fragments, 57);

@@ -441,6 +441,7 @@ constexpr TrialCase kTrialCases[] = {
 /// its memory, for no short message, and for none that would wait for a long one.
 TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCases)) {
   using transport::shm::FragmentChoice;
+  using transport::shm::WayChoice;
   const TrialCase& c = kTrialCases[_i];
   transport::shm::Options options;
   options.cma = c.cma;
@@ -451,8 +452,7 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
   auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
   const auto rendezvous = [&](size_t length) {
     unsigned found = 0;
-    for (unsigned i = 0; i < FragmentChoice::kFirstPause; ++i)
-      found += !link.prefers_fragments(length);
+    for (unsigned i = 0; i < WayChoice::kFirstPause; ++i) found += !link.prefers_fragments(length);
     return found;
   };
   ck_assert_uint_eq(rendezvous(40'000), 0);
@@ -472,7 +472,7 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
     ck_assert_int_eq(link.share(&shared, 1, c.shared, transport::Access::refusable_read, key), 0);
   const bool permitted =
       link.direct().peer().read.permission == transport::shm::Permission::allowed;
-  ck_assert_uint_eq(rendezvous(40'000), c.tries && permitted ? FragmentChoice::kTrials : 0);
+  ck_assert_uint_eq(rendezvous(40'000), c.tries && permitted ? WayChoice::kTrials : 0);
   if (c.shared) {
     ck_assert_int_eq(link.revoke(key), 0);
     ck_assert_uint_gt(rendezvous(40'000), 0);

@@ -85,7 +85,9 @@ int RetractableRma::execute_all_retractable() noexcept {
   return executed;
 }
 
-void RetractableRma::forget(Peer& peer) noexcept {
+void RetractableRma::forget(const Send& send) noexcept {
+  Peer& peer = *send.peer;
+  peer.link->optional().retractable->ended(send.one_sided->packet);
   --peer.retractable;
   peer.grants->polls = peer.grants->pause = peer.grants->next_pause = 0;
 }

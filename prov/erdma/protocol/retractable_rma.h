@@ -26,7 +26,7 @@ class RetractableRma {
   /// number.
   int execute_all_retractable() noexcept;
   /// An operation with such a packet has ended without a retraction.
-  static void forget(Peer& peer) noexcept;
+  static void forget(const Send& send) noexcept;
 
  private:
   int execute_retractable(Peer& peer) noexcept;

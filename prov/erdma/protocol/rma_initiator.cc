@@ -360,7 +360,7 @@ void RmaInitiator::leave_grant(Send& send) noexcept {
 void RmaInitiator::forget(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   if (op.by_packets) --send.peer->one_sided_packets;
-  if (op.packet) RetractableRma::forget(*send.peer);
+  if (op.packet) RetractableRma::forget(send);
   if (op.grant) leave_grant(send);
   x_operations.release(op);
 }

@@ -61,6 +61,8 @@ class RetractableSends {
   /// Ends a retraction. `executed`: the peer never gets the packet. Otherwise it gets the packet as
   /// if there had been no retraction.
   virtual void retracted(uint64_t packet, bool executed) noexcept = 0;
+  /// The operation of a packet is over, and was not executed here.
+  virtual void ended(uint64_t packet) noexcept = 0;
 
  protected:
   ~RetractableSends() = default;

@@ -118,7 +118,11 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   // will end.
   if (error == ESRCH || (error == 0 && !was_reached(context.calls, call, x_peer, target)))
     return -FI_EBUSY;
-  if (error == 0) return counters.region_bytes += remote.length, kDone;
+  if (error == 0) {
+    context.rma_timer.accessed(x_link.optional().retractable, remote.length);
+    counters.region_bytes += remote.length;
+    return kDone;
+  }
   if (classify(error) == Failure::permission) deny(x_peer, call, error, counters);
   return -FI_EOPNOTSUPP;
 }

@@ -12,6 +12,7 @@
 #include "transport/shm/link_ends.h"
 #include "transport/shm/options.h"
 #include "transport/shm/recent_links.h"
+#include "transport/shm/rma_timer.h"
 #include "util/clock.h"
 #include "util/intrusive_list.h"
 #include "util/left_over.h"
@@ -63,6 +64,7 @@ struct LinkContext {
   Connector* connector = nullptr;
   CoreSharing core;
   FragmentTimer fragments{clock};
+  RmaTimer rma_timer{clock};
   FragmentLimits fragment_limits{options, calls, clock};
   RecentLinks large_messages;
   RecentLinks long_payloads;  ///< their rings

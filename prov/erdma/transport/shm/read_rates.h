@@ -48,7 +48,7 @@ class ReadTimer {
   bool times(uint64_t length) noexcept {
     if (!is_medium(length)) return false;
     const util::RecentRates& rates = x_rates[FragmentChoice::class_of(length)];
-    return ++x_reads % kTimedEvery == 0 || rates.count() < FragmentChoice::kTrials;
+    return ++x_reads % kTimedEvery == 0 || rates.count() < WayChoice::kTrials;
   }
   /// Of a message of `length`, `bytes` took this time. `published`: a word for the sender.
   void record(uint64_t length, uint64_t bytes, uint64_t nanoseconds,

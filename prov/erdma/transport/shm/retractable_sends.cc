@@ -14,7 +14,9 @@ bool RingRetractableSends::suits(size_t length) noexcept {
   if (length <= kSlotPayload) return true;
   if (length > std::min<size_t>(context.options.eager_bytes, kMaxEager)) return false;
   context.count_message();
-  return !context.core.shared();
+  if (context.core.shared()) return false;
+  const bool may_call = context.options.cma && context.options.paths == PathPolicy::measure;
+  return !may_call || context.rma_timer.prefers_packet(this, length, x_under_way == 0);
 }
 
 int RingRetractableSends::send(const Header& header, const iovec* payload, size_t count,
@@ -31,6 +33,8 @@ int RingRetractableSends::send(const Header& header, const iovec* payload, size_
     return -FI_EAGAIN;
   }
   packet = x_out.name_of_packet(sequence);
+  ++x_under_way;
+  x_out.context().rma_timer.sent(this, packet);
   x_out.counters().ring_bytes += length;
   x_out.announce();
   return 0;
@@ -44,6 +48,14 @@ bool RingRetractableSends::retract(uint64_t packet) noexcept {
 void RingRetractableSends::retracted(uint64_t packet, bool executed) noexcept {
   x_out.ring()->retracted(uint32_t(packet), executed);
   x_out.wake();
+  if (!executed) return;
+  --x_under_way;
+  x_out.context().rma_timer.ended(this, packet, false);
+}
+
+void RingRetractableSends::ended(uint64_t packet) noexcept {
+  --x_under_way;
+  x_out.context().rma_timer.ended(this, packet, true);
 }
 
 }  // namespace erdma::transport::shm

@@ -15,9 +15,11 @@ class RingRetractableSends final : public RetractableSends {
            uint64_t& packet) noexcept override;
   bool retract(uint64_t packet) noexcept override;
   void retracted(uint64_t packet, bool executed) noexcept override;
+  void ended(uint64_t packet) noexcept override;
 
  private:
   OutChannel& x_out;
+  size_t x_under_way = 0;  ///< packets sent, and neither ended nor executed here
 };
 
 }  // namespace erdma::transport::shm

@@ -1,0 +1,38 @@
+#include "transport/shm/way_choice.h"
+
+#include <algorithm>
+
+namespace erdma::transport::shm {
+
+WayChoice::Way WayChoice::choose() noexcept {
+  if (x_trials_left > 0) {
+    --x_trials_left;
+    return {x_prefers_second, true};
+  }
+  if (++x_operations < x_pause) return {!x_prefers_second, x_operations % kTimedEvery == 0};
+  x_pause = x_pause < kFirstPause ? kFirstPause : std::min(2 * x_pause, kLongestPause);
+  x_operations = 0;
+  x_trials_left = kTrials - 1;
+  if (x_prefers_second && ++x_untimed > kMostUntimed) return give_up();
+  return {x_prefers_second, true};
+}
+
+/// Some operations cannot be timed, such as those that overlap. If none can, what is known may be
+/// out of date.
+WayChoice::Way WayChoice::give_up() noexcept {
+  *this = WayChoice{};
+  x_pause = kFirstPause;
+  return {true, true};
+}
+
+void WayChoice::record(size_t length, bool first, uint64_t nanoseconds) noexcept {
+  (first ? x_first : x_second).add(length, nanoseconds);
+  if (!first) x_untimed = 0;
+  const util::RecentRates& usual = x_prefers_second ? x_second : x_first;
+  const util::RecentRates& other = x_prefers_second ? x_first : x_second;
+  if (usual.count() < kTrials || other.count() < kTrials) return;
+  if (other.typical() > util::RecentRates::kClearly * usual.typical())
+    x_prefers_second = !x_prefers_second;
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "util/recent_rates.h"
+
+namespace erdma::transport::shm {
+
+/// Learns which of two ways moves bytes faster, for operations of like lengths. All take the first
+/// way until a few have tried the second one; the way that proves slower is tried again ever more
+/// rarely. Table-tested; uses no clock.
+class WayChoice {
+ public:
+  struct Way {
+    bool first;
+    bool timed;  ///< record() shall be told how long this operation takes
+  };
+  /// Chooses for the operation that begins now.
+  Way choose() noexcept;
+  /// An operation that was to be timed is over after this time.
+  void record(size_t length, bool first, uint64_t nanoseconds) noexcept;
+
+  static constexpr unsigned kTrials = 3;  ///< operations in a row that try the other way
+  /// Operations before the other way is tried first, and until it is tried again. Each further
+  /// pause is twice as long, up to kLongestPause.
+  static constexpr unsigned kFirstTrial = 16;
+  static constexpr unsigned kFirstPause = 32;
+  static constexpr unsigned kLongestPause = 4096;
+  static constexpr unsigned kMostUntimed = 2;  ///< trials, until the second way is given up
+  static constexpr unsigned kTimedEvery = 8;   ///< of the operations that go the usual way
+
+ private:
+  Way give_up() noexcept;
+
+  util::RecentRates x_first, x_second;
+  uint32_t x_operations = 0;  ///< since the last trial
+  uint32_t x_pause = kFirstTrial;
+  uint8_t x_trials_left = 0;
+  uint8_t x_untimed = 0;  ///< trials since the second way was timed last, if it is preferred
+  bool x_prefers_second = false;
+};
+
+}  // namespace erdma::transport::shm
