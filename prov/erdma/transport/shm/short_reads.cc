@@ -14,8 +14,8 @@ bool ShortReads::valid(const SharedMemory& remote) const noexcept {
 
 int ShortReads::read(const SharedMemory& remote, const iovec* local, size_t count,
                      size_t length) noexcept {
-  const bool possible = length > 0 && length <= kLongest && x_options.paths != PathPolicy::copy &&
-                        x_peer.may(CmaCall::read);
+  const bool possible =
+      length > 0 && length <= kLongest && x_paths != PathPolicy::copy && x_peer.may(CmaCall::read);
   if (!possible || !valid(remote)) return -FI_EAGAIN;
   uint64_t moved = 0;
   Target target = Target::peer;

@@ -17,7 +17,7 @@ class ShortReads {
         x_memory(memory),
         x_calls(calls),
         x_peer(sender),
-        x_options(options),
+        x_paths(options.paths),
         x_counters(counters) {}
 
   static constexpr size_t kLongest = size_t{24} * 1024;
@@ -31,7 +31,7 @@ class ShortReads {
   BulkMemory& x_memory;
   CmaCalls& x_calls;
   CmaPeer& x_peer;
-  const Options& x_options;
+  const PathPolicy x_paths;
   Counters& x_counters;
 };
 
