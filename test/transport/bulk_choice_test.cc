@@ -246,41 +246,18 @@ TEST(paths_are_measured_on_what_is_sent) {
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
 }
 
-/// The time of CMA that was tried beside the copies of the other side is that of its calls. Rows:
-/// messages go one way, or both ways; then CMA takes less.
-TEST(cma_beside_copies_of_the_other_side_counts_as_its_calls, 2) {
+/// Sends messages of 1 MiB until copies have been tried; `step` makes the first steps of each, and
+/// is told whether it is copied. Returns the bytes of the next message that were copied.
+template <typename Step>
+uint64_t copied_after_trial(bool both_ways, Step&& step) {
   Options options;
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, true, options);
-  channel.memory.both_ways = _i;
+  channel.memory.both_ways = both_ways;
   uint64_t token = 0;
   for (; token < kBeforeTrial + PathChoice::kTrials; ++token) {
     Message message(channel, kMiB, token);
-    channel.in.poll(channel.sink);
-    channel.clock.pass(token < kBeforeTrial ? 170'000 : 60'000);
-    channel.run();
-  }
-  const uint64_t bounced = channel.in_counters.bounce_in_bytes;
-  ck_assert_uint_eq(bounced, PathChoice::kTrials * kMiB);
-  Message message(channel, kMiB, token);
-  channel.run();
-  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes - bounced, _i ? 0 : kMiB);
-}
-
-/// A copy takes longer than CMA, since the sender is inside CMA calls for its own messages when it
-/// should fill slots. Rows: messages go one way, or both ways; then copies take less if both copy.
-TEST(a_copy_beside_cma_of_the_other_side_counts_as_one_beside_its_copies, 2) {
-  Options options;
-  options.streaming = StreamingPolicy::never;
-  Channel channel(Ways::chosen, true, options);
-  channel.memory.both_ways = _i;
-  uint64_t token = 0;
-  for (; token < kBeforeTrial + PathChoice::kTrials; ++token) {
-    Message message(channel, kMiB, token);
-    const bool copied = token >= kBeforeTrial;
-    if (!copied) channel.calls.read.meanwhile = [&] { channel.clock.pass(120'000); };
-    channel.in.poll(channel.sink);
-    if (copied) channel.clock.pass(170'000);
+    step(channel, token >= kBeforeTrial);
     channel.run();
     ck_assert(message.arrived());
   }
@@ -288,7 +265,28 @@ TEST(a_copy_beside_cma_of_the_other_side_counts_as_one_beside_its_copies, 2) {
   ck_assert_uint_eq(bounced, PathChoice::kTrials * kMiB);
   Message message(channel, kMiB, token);
   channel.run();
-  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes - bounced, _i ? kMiB : 0);
+  return channel.in_counters.bounce_in_bytes - bounced;
+}
+
+/// The time of CMA that was tried beside the copies of the other side is that of its calls. Rows:
+/// messages go one way, or both ways; then CMA takes less.
+TEST(cma_beside_copies_of_the_other_side_counts_as_its_calls, 2) {
+  const uint64_t copied = copied_after_trial(_i, [](Channel& channel, bool copies) {
+    channel.in.poll(channel.sink);
+    channel.clock.pass(copies ? 60'000 : 170'000);
+  });
+  ck_assert_uint_eq(copied, _i ? 0 : kMiB);
+}
+
+/// A copy takes longer than CMA, since the sender is inside CMA calls for its own messages when it
+/// should fill slots. Rows: messages go one way, or both ways; then copies take less if both copy.
+TEST(a_copy_beside_cma_of_the_other_side_counts_as_one_beside_its_copies, 2) {
+  const uint64_t copied = copied_after_trial(_i, [](Channel& channel, bool copies) {
+    if (!copies) channel.calls.read.meanwhile = [&] { channel.clock.pass(120'000); };
+    channel.in.poll(channel.sink);
+    if (copies) channel.clock.pass(170'000);
+  });
+  ck_assert_uint_eq(copied, _i ? kMiB : 0);
 }
 
 TEST(rates_without_the_sender_are_no_rates_of_cma) {

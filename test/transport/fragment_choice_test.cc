@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "fake/set_clock.h"
 #include "libcheck.h"
 #include "transport/shm/fragment_timer.h"
 
@@ -85,15 +86,9 @@ TEST(one_slow_message_decides_nothing) {
   ck_assert_uint_ge(send(choice, kLength, {100, 200}, 60), 57);
 }
 
-class SetClock final : public util::Clock {
- public:
-  uint64_t now() const noexcept override { return time; }
-  uint64_t time = 1;
-};
-
 /// An endpoint with two links, whose messages take a time.
 struct Timed {
-  SetClock clock;
+  fake::SetClock clock;
   FragmentTimer timer{clock};
   const int links[2] = {};
   unsigned fragments = 0;

@@ -2,21 +2,15 @@
 
 #include <sys/eventfd.h>
 
+#include "fake/set_clock.h"
 #include "libcheck.h"
 
 namespace erdma::transport::shm {
 namespace {
 
-/// Time passes only when a test says so.
-class StoppedClock final : public util::Clock {
- public:
-  uint64_t now() const noexcept override { return time; }
-  uint64_t time = 1;
-};
-
 // eventfd: readable once the "process" has exited, as a pidfd.
 TEST(a_process_that_was_alive_is_trusted_for_a_moment_only) {
-  StoppedClock clock;
+  fake::SetClock clock;
   const int pidfd = eventfd(0, EFD_CLOEXEC);
   PeerLife life(util::Fd(pidfd), clock);
   ck_assert(life.may_be_called() && life.was_called() && !life.over());
@@ -31,13 +25,13 @@ TEST(a_process_that_was_alive_is_trusted_for_a_moment_only) {
 }
 
 TEST(a_process_that_was_never_asked_about_is_not_trusted) {
-  StoppedClock clock;
+  fake::SetClock clock;
   PeerLife life(util::Fd(eventfd(1, EFD_CLOEXEC)), clock);
   ck_assert(!life.may_be_called());
 }
 
 TEST(a_process_that_may_run_another_program_is_not_called_at_once) {
-  StoppedClock clock;
+  fake::SetClock clock;
   PeerLife life(util::Fd(eventfd(0, EFD_CLOEXEC)), clock);
   ck_assert(life.may_be_called());
   life.suspend();

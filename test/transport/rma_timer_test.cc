@@ -3,16 +3,11 @@
 #include <cstdint>
 #include <iterator>
 
+#include "fake/set_clock.h"
 #include "libcheck.h"
 
 namespace erdma::transport::shm {
 namespace {
-
-class RmaClock final : public util::Clock {
- public:
-  uint64_t now() const noexcept override { return time; }
-  uint64_t time = 1;
-};
 
 struct RmaTimes {
   uint64_t packet, call;  ///< ns
@@ -20,7 +15,7 @@ struct RmaTimes {
 
 /// An endpoint with two links, whose operations take a time.
 struct TimedRma {
-  RmaClock clock;
+  fake::SetClock clock;
   RmaTimer timer{clock};
   const int links[2] = {};
   uint64_t packets = 0;

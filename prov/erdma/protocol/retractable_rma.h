@@ -7,10 +7,10 @@ namespace erdma::protocol {
 class RmaInitiator;
 class Sends;
 
-/// Operations on memory that a peer on this host has shared, up to a length that the link decides
-/// (RetractableSends::suits). A peer that polls executes such an operation several times faster
-/// than the system call (CMA) with which this process could access the memory. So the operation is
-/// sent in a packet, and retracted and executed here if the peer does not look at the packet soon.
+/// Operations on memory that a peer on this host has shared, of lengths about which the link
+/// decides (RetractableSends::suits): those that a peer that polls executes faster than this
+/// process could by the system call (CMA). So the operation is sent in a packet, and retracted and
+/// executed here if the peer does not look at the packet soon.
 class RetractableRma {
  public:
   RetractableRma(RmaInitiator& initiator, Sends& sends, Peers& peers) noexcept

@@ -36,6 +36,7 @@ int BulkIn::read_short(const RemoteKey& remote, const iovec* local, size_t count
 
 int BulkIn::access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
                    size_t count, size_t length, uint64_t token) noexcept {
+  if (count > kMaxIov || !plausible(local, count, length)) return -FI_EINVAL;
   SharedMemory memory;
   memory.region = true;
   memory.index = region.head.index;
@@ -48,7 +49,6 @@ int BulkIn::access(CmaCall call, const SharedRegion& region, uint64_t offset, co
 
 int BulkIn::enqueue(const SharedMemory& remote, CmaCall call, uint64_t base, const iovec* local,
                     size_t count, size_t length, uint64_t token, uint64_t group) noexcept {
-  if (count > kMaxIov || !plausible(local, count, length)) return -FI_EINVAL;
   Transfer* transfer = x_pool.acquire();
   if (!transfer) return -FI_ENOMEM;
   transfer->token = token;

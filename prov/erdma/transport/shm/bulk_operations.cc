@@ -68,7 +68,6 @@ BulkOperations::~BulkOperations() {
 
 template <typename Start>
 int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
-  x_context.count_message();
   Moving* moving = x_moving.acquire(what);
   if (!moving) return -FI_ENOMEM;
   const int rc = start(x_moving.handle(*moving).number());
@@ -81,8 +80,8 @@ int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
 
 int BulkOperations::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                          uint64_t token, const RemoteWrite* write) noexcept {
+  x_context.count_message();
   if (!write && length <= ShortReads::kLongest) {
-    x_context.count_message();
     const int rc = x_transfers.read_short(remote, local, count, length);
     if (rc != -FI_EAGAIN) return rc;
   }
@@ -98,6 +97,7 @@ int BulkOperations::read(const RemoteKey& remote, const iovec* local, size_t cou
 int BulkOperations::access(CmaCall call, const SharedRegion& region, uint64_t offset,
                            const iovec* local, size_t count, size_t length,
                            uint64_t token) noexcept {
+  x_context.count_message();
   return begin({token, {}, false}, [&](uint64_t name) {
     return x_transfers.access(call, region, offset, local, count, length, name);
   });
