@@ -103,6 +103,20 @@ TEST(where_messages_go_both_ways_the_receiver_reads_alone) {
   ck_assert_uint_eq(channel.in_counters.cma_read_bytes, message.length);
 }
 
+/// Of two processes that exchange messages, the one that comes later finds its own message read:
+/// its end arrives with the announcement of the other one.
+TEST(a_message_that_crossed_one_of_this_side_is_read_alone) {
+  Channel channel(Ways::dual);
+  channel.out.poll();
+  channel.memory.both_ways = true;
+  Message message(channel, kMiB + 12345);
+  channel.memory.both_ways = false;
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, message.length);
+}
+
 struct RateCase {
   Ways ways;
   size_t length;

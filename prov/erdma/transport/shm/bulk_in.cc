@@ -60,6 +60,7 @@ int BulkIn::enqueue(const SharedMemory& remote, CmaCall call, uint64_t base, con
   transfer->length = length;
   std::copy_n(local, count, transfer->local);
   transfer->locals = count;
+  transfer->both_ways = x_backing.shares_back();
   transfer->leave(0, length);
   x_queued.push_back(*transfer);
   ++x_live;

@@ -217,7 +217,7 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.status = status;
   if (status != 0) return true;
   transfer.present = now.write_state != WriteState::unknown;
-  transfer.both_ways = x_backing.shares_back();
+  transfer.both_ways = transfer.both_ways || x_backing.shares_back();
   transfer.asks = asks_sender(x_choice, transfer, mode, x_core.shared());
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
