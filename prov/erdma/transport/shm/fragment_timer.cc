@@ -27,17 +27,18 @@ bool FragmentTimer::prefers_fragments(const void* link, size_t length, bool alon
 }
 
 // The receiver copies a fragment while the next is written. So the slower of both copies counts,
-// and one fragment of the other. Where messages go both ways, each side does both copies.
+// and one fragment of the other. Both count in full if the receiver has taken nothing meanwhile,
+// as when it computes, or if messages go both ways, as each side does both copies then.
 void FragmentTimer::written(size_t length, Receiver receiver) noexcept {
   x_written += length;
   if (!x_fragments || x_length - x_written > length) return;  // not the last but one
   const uint64_t writing = (x_clock.now() - x_began) * x_length / x_written;
   const uint64_t taking =
       receiver.take_rate ? uint64_t(x_length) * 1000 / receiver.take_rate : writing;
-  const uint64_t behind = std::min(writing, taking);
-  x_choice.record(
-      x_length, true,
-      std::max(writing, taking) + (receiver.sends_too ? behind : behind * length / x_length));
+  const uint64_t shorter = std::min(writing, taking);
+  const bool overlap = !receiver.sends_too && receiver.consumed != x_consumed;
+  x_choice.record(x_length, true,
+                  std::max(writing, taking) + (overlap ? shorter * length / x_length : shorter));
   x_link = nullptr;
 }
 

@@ -25,10 +25,13 @@ class FragmentTimer {
   bool prefers_fragments(const void* link, size_t length, bool alone) noexcept;
   /// A message of this link is being timed.
   bool times(const void* link) const noexcept { return x_link == link; }
+  /// The message that is being timed goes into the ring; see Receiver::consumed.
+  void begins(uint64_t consumed) noexcept { x_consumed = consumed; }
   /// What a link knows about its receiver.
   struct Receiver {
     uint32_t take_rate;  ///< bytes per us at which it takes fragments out of the ring; 0 = unknown
     bool sends_too;      ///< something of it has arrived meanwhile
+    uint64_t consumed;   ///< changes when it takes something out of the ring
   };
   /// A fragment that is not the last is in the ring; for a link that is timed.
   void written(size_t length, Receiver receiver) noexcept;
@@ -55,7 +58,8 @@ class FragmentTimer {
   bool x_alone = false;
   size_t x_length = 0;
   size_t x_written = 0;
-  uint64_t x_began = 0;  ///< ns
+  uint64_t x_began = 0;     ///< ns
+  uint64_t x_consumed = 0;  ///< when the message began
   RemoteKey x_remote_key;
 };
 

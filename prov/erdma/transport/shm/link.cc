@@ -18,6 +18,12 @@ bool may_call(const CmaPeer& peer) noexcept {
   return peer.read.permission == Permission::allowed;
 }
 
+FragmentTimer::Receiver receiver_of(const OutChannel& out, const InChannel* in) noexcept {
+  const bool sends_too = in && in->ready();
+  if (out.cold()) return {0, sends_too, 0};
+  return {out.hot_ring()->take_rate(), sends_too, out.hot_ring()->consumed()};
+}
+
 }  // namespace
 
 ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept
@@ -37,8 +43,7 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
   if (hint == SendHint::unfinished) [[unlikely]] {
     if (x_out.cold()) x_out.show_news();
     if (context().fragments.times(this)) [[unlikely]]
-      context().fragments.written(
-          length, {x_out.cold() ? 0 : x_out.hot_ring()->take_rate(), x_in && x_in->ready()});
+      context().fragments.written(length, receiver_of(x_out, x_in.get()));
   } else {
     x_out.announce();
   }
@@ -94,7 +99,10 @@ bool ShmLink::prefers_fragments(size_t length) noexcept {
   if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
       shared == Shared::some_long)
     return true;
-  return context().fragments.prefers_fragments(this, length, shared == Shared::nothing);
+  FragmentTimer& timer = context().fragments;
+  const bool fragments = timer.prefers_fragments(this, length, shared == Shared::nothing);
+  if (timer.times(this)) timer.begins(ring->consumed());
+  return fragments;
 }
 
 bool ShmLink::may_measure() const noexcept {

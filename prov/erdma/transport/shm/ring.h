@@ -146,10 +146,10 @@ class SlotSender {
   uint32_t room() noexcept { return room_for(1) ? x_limit - x_head : 0; }
   /// true: asks the receiver to wake this process once it has consumed something; false: no longer.
   void set_waiting(bool on) noexcept { x_memory.waiting->store(on, std::memory_order_relaxed); }
+  /// A number that changes when the receiver publishes that it has taken entries.
+  uint64_t consumed() const noexcept { return x_memory.consumed->load(std::memory_order_relaxed); }
   /// Consumption was published since the last refresh: a push that failed may succeed now.
-  bool moved() const noexcept {
-    return x_memory.consumed->load(std::memory_order_relaxed) != x_seen;
-  }
+  bool moved() const noexcept { return consumed() != x_seen; }
 
  protected:
   bool refresh() noexcept;
