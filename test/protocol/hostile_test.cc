@@ -357,7 +357,7 @@ struct Field {
 };
 const Field kFields[] = {
     {wire::Op::fin, 0, 0, 1},     {wire::Op::done, 0, 0, 1},
-    {wire::Op::budget, 0, 0, 1},  {wire::Op::budget, 2, 0, 0},
+    {wire::Op::budget, 0, 0, 1},  {wire::Op::budget, 3, 0, 0},
     {wire::Op::budget, -1, 0, 0}, {wire::Op::cts, 0, 64, 0},
     {wire::Op::cts, 0, 0, 16},    {wire::Op::cts, 0, 5001, 16},
     {wire::Op::cts, 0, 64, 81},   {wire::Op::cts, 0, UINT64_MAX, 16},

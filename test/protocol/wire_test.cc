@@ -11,7 +11,7 @@ namespace {
 using namespace erdma;
 using namespace erdma::protocol::wire;
 
-static_assert(kVersion == 5, "the bytes below belong to version 5");
+static_assert(kVersion == 6, "the bytes below belong to version 6");
 
 /// Formats the value in hexadecimal, in groups of eight bytes.
 template <typename T>
@@ -66,6 +66,7 @@ TEST(operations_and_flags_have_these_numbers) {
   ck_assert_int_eq(kGrantReads, 1);
   ck_assert_int_eq(kGrantWrites, 2);
   ck_assert_int_eq(kBusy, 1);
+  ck_assert(kFree == 0 && kUsedUp == 1 && kUnexpected == 2);
 }
 
 }  // namespace

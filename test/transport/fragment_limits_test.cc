@@ -69,6 +69,8 @@ TEST(the_way_is_measured_once_and_only_where_it_matters) {
   for (int i = 0; i < 3; ++i) {
     ck_assert_uint_eq(chooser.limits.limits(false, true).message, chooser.options.eager_bytes);
     ck_assert_uint_eq(chooser.limits.limits(false, true).all_rings, SIZE_MAX);
+    ck_assert_uint_eq(chooser.limits.limits(false, false).message,
+                      FragmentLimits::kRefused.message);
     ck_assert_uint_eq(chooser.limits.limits(true, false).message,
                       FragmentLimits::kCopiesPay.message);
   }
@@ -108,6 +110,7 @@ TEST(no_message_is_longer_than_the_user_wants, std::size(kWishes)) {
   chooser.options.eager_bytes = c.wish;
   ck_assert_uint_eq(chooser.limits.limits(true, true).message, c.most);
   ck_assert_uint_eq(chooser.limits.limits(false, true).message, c.wish);
+  ck_assert_uint_eq(chooser.limits.limits(false, false).message, c.wish);
 }
 
 TEST(this_machine_is_measured) {

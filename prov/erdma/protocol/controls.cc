@@ -23,7 +23,8 @@ int transmit(Peer& peer, const wire::ControlHeader& header,
   if (remote_key) payload = {const_cast<std::byte*>(remote_key->bytes), remote_key->size};
   const int rc = peer.link->send(encoded, &payload, payload.iov_len ? 1 : 0, payload.iov_len,
                                  transport::SendHint::none);
-  if (rc == 0 && header.op == wire::Op::budget) peer.budget_sent(header.status != 0);
+  if (rc == 0 && header.op == wire::Op::budget && header.status != wire::kUnexpected)
+    peer.budget_sent(header.status == wire::kUsedUp);
   return rc;
 }
 

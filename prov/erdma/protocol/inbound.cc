@@ -68,7 +68,8 @@ Verdict judge_result(const Send* send, const Peer& peer, size_t payload) noexcep
 }
 
 Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept {
-  return violation_unless(payload == 0 && (header.status == 0 || header.status == 1));
+  const bool known = header.status >= wire::kFree && header.status <= wire::kUnexpected;
+  return violation_unless(payload == 0 && known);
 }
 
 Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept {

@@ -32,7 +32,9 @@ int Messages::launch(Send& send) noexcept {
   Peer& peer = *send.peer;
   const size_t length = send.buffers.length;
   const bool fits = length <= transport::kAlwaysEager || length <= peer.link->limits().eager;
-  send.rendezvous = peer.throttled_by || (!fits && !peer.link->prefers_fragments(length));
+  const bool may_fragment = length <= LongMessages::kLong || peer.long_messages.may_fragment();
+  send.rendezvous =
+      peer.throttled_by || (!fits && !(may_fragment && peer.link->prefers_fragments(length)));
   if (send.rendezvous) return send_rts(send);
   if (must_poll()) return -FI_EAGAIN;
   if (fits) return send_eager(send);
@@ -41,6 +43,10 @@ int Messages::launch(Send& send) noexcept {
     send.remote_key.size = 0;
   }
   return send_fragments(send);
+}
+
+void Messages::count_long(const Send& send, bool in_fragments) noexcept {
+  if (send.buffers.length > LongMessages::kLong) send.peer->long_messages.sent(in_fragments);
 }
 
 void Messages::charge(size_t length) noexcept {
@@ -83,7 +89,10 @@ int Messages::send_fragments(Send& send) noexcept {
         send.peer->link->send(header, part, count, length,
                               last ? transport::SendHint::none : transport::SendHint::unfinished);
     if (rc != 0) return rc;
-    if (send.sent == 0) charge(all.length);
+    if (send.sent == 0) {
+      charge(all.length);
+      count_long(send, true);
+    }
     send.sent += length;
   }
   conclude(send);
@@ -118,6 +127,7 @@ int Messages::send_rts(Send& send) noexcept {
   const int rc = link.send(header, &payload, send.remote_key.size ? 1 : 0, send.remote_key.size,
                            transport::SendHint::none);
   if (rc != 0) return rc;
+  count_long(send, false);
   sends.fly(send);
   return 0;
 }
@@ -173,7 +183,8 @@ void Messages::on_device_fin(Send& send, int status) noexcept {
 void Messages::on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                          size_t length) noexcept {
   if (!inbound::takes(link, inbound::judge_budget(header, length), "a malformed budget")) return;
-  peer.throttled_by = header.status ? &link : nullptr;
+  if (header.status == wire::kUnexpected) return peer.long_messages.came_unexpected();
+  peer.throttled_by = header.status == wire::kUsedUp ? &link : nullptr;
   peer.update_direct();
 }
 

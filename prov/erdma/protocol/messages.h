@@ -41,8 +41,7 @@ class Messages final : public Initiator {
   /// Handles a cts: the receiver has shared memory to write to.
   void on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
               const std::byte* payload, size_t length) noexcept;
-  /// Handles a budget packet: the receiver's memory for unexpected messages is used up, or free
-  /// again.
+  /// Handles a budget packet (wire::Budget).
   static void on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                         size_t length) noexcept;
 
@@ -57,6 +56,7 @@ class Messages final : public Initiator {
   int send_rts(Send& send) noexcept;
   int write(Send& send) noexcept;
 
+  static void count_long(const Send& send, bool in_fragments) noexcept;
   void charge(size_t length) noexcept;
 
   /// A quarter of what a receiver tolerates from a peer that cannot know of the budget yet

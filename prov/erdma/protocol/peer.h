@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/long_messages.h"
 #include "protocol/peer_grants.h"
 #include "protocol/request.h"
 #include "protocol/rma_request.h"
@@ -105,6 +106,7 @@ class Peer : public util::ListHook<BacklogTag> {
   void forget_agreements() noexcept {
     grants.reset();
     holding_back = budget_told = false;
+    long_messages = {};
     release_link();  // no budget packet can reach the peer; the next message starts over
   }
 
@@ -124,6 +126,7 @@ class Peer : public util::ListHook<BacklogTag> {
   bool failing = false;             ///< Engine::lose() is running: nothing is sent to the peer
   bool takes_no_controls = false;   ///< the link was failed, since it took no control packets
   bool budget_told = false;         ///< the link took the budget packet of `holding_back`
+  LongMessages long_messages;       ///< to the peer
   transport::Link* held = nullptr;  ///< link on hold until the link takes that packet
   /// Not null: the peer said over this link that its budget for messages from here is used up, so
   /// it gets rts only. The peer forgets that when this link ends.

@@ -54,6 +54,8 @@ Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
     send_budget(peer);
   }
   if (peer.holding_back) throttle(peer, link);
+  if (header.op == wire::Op::first_fragment && header.length > LongMessages::kLong)
+    x_controls.send(peer, wire::control(wire::Op::budget, {}, wire::kUnexpected));
   return &message;
 }
 
@@ -97,7 +99,8 @@ const char* UnexpectedMessages::excess(const Peer& peer) const noexcept {
 
 void UnexpectedMessages::send_budget(Peer& peer) noexcept {
   peer.budget_told = false;
-  x_controls.send(peer, wire::control(wire::Op::budget, {}, peer.holding_back ? 1 : 0));
+  const int status = peer.holding_back ? wire::kUsedUp : wire::kFree;
+  x_controls.send(peer, wire::control(wire::Op::budget, {}, status));
 }
 
 void UnexpectedMessages::release(Unexpected& message) noexcept {

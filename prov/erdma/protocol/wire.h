@@ -14,7 +14,7 @@ namespace erdma::protocol::wire {
 /// The handshakes of both transports compare it (transport/version.h). Increase it with each change
 /// of a header, an Op, a flag or a RemoteKey, or of their meaning (test/protocol/wire_test.cc has
 /// their bytes).
-inline constexpr uint8_t kVersion = 5;
+inline constexpr uint8_t kVersion = 6;
 
 /// Returns the same bytes as another type, like std::bit_cast(), which libstdc++ 10 lacks.
 template <typename To, typename From>
@@ -32,7 +32,7 @@ enum class Op : uint8_t {
   cts = 3,     ///< clear to send, to the sender; payload = RemoteKey of the memory to put() to
   fin = 4,     ///< to the sender or initiator: the operation with this id is over, or has failed
   done = 5,    ///< to the receiver: the put() into its memory is over
-  budget = 6,  ///< to the sender: unexpected-message memory is used up (on) or free again (off)
+  budget = 6,  ///< to the sender: how it should send messages that may be unexpected (Budget)
   // One-sided. A fin, or the last byte of the result, completes the operation at the initiator.
   segments = 7,  ///< further segments of the write or read that follows; payload = Segment[]
   write = 8,     ///< payload = the bytes, or RemoteKey of the initiator's memory to get() from
@@ -61,6 +61,13 @@ enum Flags : uint8_t {
   kGrantReads = 1,
   kGrantWrites = 2,
   kBusy = 1,  ///< revoked: operations are under way; another revoked packet follows
+};
+
+/// The status of a budget packet.
+enum Budget : int32_t {
+  kFree = 0,        ///< there is memory for unexpected messages again
+  kUsedUp = 1,      ///< it is used up: send headers only
+  kUnexpected = 2,  ///< a long message in fragments was unexpected; see LongMessages
 };
 
 /// Names a request of the process that made it. That process ignores stale ids.
@@ -121,7 +128,7 @@ struct ControlHeader {
   uint16_t reply_generation;  ///< cts, with `reply_index`: the receiver's delivery, for done
   uint16_t reserved;
   uint32_t reply_index;
-  int32_t status;  ///< fin, done: 0 or negative fi_errno; budget: 1 = on, 0 = off
+  int32_t status;  ///< fin, done: 0 or negative fi_errno; budget: a Budget
   uint32_t reserved2;
   uint64_t length;  ///< cts: bytes for which the receiver has room; fragment: bytes before it
 };

@@ -12,9 +12,10 @@ namespace erdma::transport::shm {
 class CmaCalls;
 
 /// How long a message may be that crosses a ring in fragments. Where each process has a core, the
-/// sender's copy and the receiver's overlap. Where processes share cores, all that counts is how
-/// long both copies keep a core busy, compared with one call of the kernel: that depends on the
-/// processor and on the kernel, so it is measured. Polling thread only.
+/// sender's copy and the receiver's overlap, and so do those of one message and the next, which is
+/// why it may be longer if a rendezvous would have to copy as well. Where processes share cores,
+/// all that counts is how long both copies keep a core busy, compared with one call of the kernel:
+/// that depends on the processor and on the kernel, so it is measured. Polling thread only.
 class FragmentLimits {
  public:
   FragmentLimits(const Options& options, CmaCalls& calls, const util::Clock& clock) noexcept
@@ -27,7 +28,8 @@ class FragmentLimits {
   /// `shared`: other threads run on this core. `cma`: the receiver may call the kernel. The first
   /// call with both measures, which takes some 50 us.
   Limits limits(bool shared, bool cma) noexcept {
-    return shared ? where_shared(cma) : Limits{x_options.eager_bytes, SIZE_MAX};
+    if (shared) return where_shared(cma);
+    return cma || chosen() ? Limits{x_options.eager_bytes, SIZE_MAX} : kRefused;
   }
 
   /// What is measured: so many bytes, so often. The fastest try counts, because the thread may
@@ -41,7 +43,13 @@ class FragmentLimits {
   /// Half of a ring, so that the next message fits while the receiver takes this one.
   static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024};
 
+  /// Where each process has a core and CMA is refused. A stream of longer messages is faster in
+  /// fragments, too, but two processes that exchange them are not: each has to write all of its
+  /// message before it reads (512 KiB: a tenth slower).
+  static constexpr Limits kRefused{size_t{256} * 1024, SIZE_MAX};
+
  private:
+  bool chosen() const noexcept { return x_options.eager_bytes != kDefaultEager; }  ///< by the user
   Limits where_shared(bool cma) noexcept;
   bool copies_pay() noexcept;
 
