@@ -98,8 +98,8 @@ class Transport final : public transport::Transport {
     transport::LinkLimits limits() const noexcept override {
       return {x_owner.behaviour.eager, x_owner.behaviour.prefers_read};
     }
-    bool prefers_fragments(size_t length) noexcept override {
-      return length <= x_owner.behaviour.fragmented;
+    bool prefers_fragments(size_t length, bool expected) noexcept override {
+      return expected && length <= x_owner.behaviour.fragmented;
     }
     int share(const iovec* memory, size_t count, size_t length, transport::Access access,
               transport::RemoteKey& remote_key) noexcept override {

@@ -254,6 +254,10 @@ TEST(a_sender_keeps_to_the_budget_until_the_link_that_told_it_ends) {
     return rig.a.transport.keys_made > shared;
   };
   ck_assert(is_rendezvous());
+  const wire::ControlHeader other = wire::control(wire::Op::budget, {}, wire::kUnexpected);
+  rig.far_ab().inject(&other, sizeof(other), nullptr, 0);
+  rig.a.engine.progress();
+  ck_assert(is_rendezvous());
   Transport::bring_down(rig.near_ab(), -FI_ECONNRESET, rig.a.engine);
   ck_assert(is_rendezvous());
   Transport::bring_down(rig.far_ab(), -FI_ECONNRESET, rig.a.engine);

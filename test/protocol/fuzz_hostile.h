@@ -285,8 +285,8 @@ class HostilePeer final : public transport::Sink {
     return about;
   }
   int32_t any_status() {
-    return x_random.of<int32_t>({0, 0, 0, -FI_EBUSY, -FI_EOPNOTSUPP, -FI_EAGAIN, -FI_EACCES, 1,
-                                 -FI_ENOMEM, INT32_MIN, INT32_MAX, -4096});
+    return x_random.of<int32_t>({0, 0, 0, -FI_EBUSY, -FI_EOPNOTSUPP, -FI_EAGAIN, -FI_EACCES, 1, 2,
+                                 3, -FI_ENOMEM, INT32_MIN, INT32_MAX, -4096});
   }
   uint64_t any_length(const Heard& about) {
     const uint64_t seen = about.length;

@@ -4,7 +4,7 @@
 
 #include "libcheck.h"
 
-/// The bytes of every header in version 5. A change of a line in this file changes what a peer of
+/// The bytes of every header in version 6. A change of a line in this file changes what a peer of
 /// the same version expects, so kVersion must be increased.
 namespace {
 

@@ -392,18 +392,18 @@ TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
   Pair pair;
   ck_assert(open_side(pair.a, options) && open_side(pair.b));
   Link& link = pair.a_to_b();
-  ck_assert(!link.prefers_fragments(20'000));
+  ck_assert(!link.prefers_fragments(20'000, true));
   uint64_t sent = make_hot(pair);
-  ck_assert(link.prefers_fragments(20'000) && link.prefers_fragments(kMost));
-  ck_assert(!link.prefers_fragments(kMost + 1));
+  ck_assert(link.prefers_fragments(20'000, true) && link.prefers_fragments(kMost, true));
+  ck_assert(!link.prefers_fragments(kMost + 1, true));
   const std::vector<char> part(kPart);
   const iovec iov{const_cast<char*>(part.data()), kPart};
   while (link.send(numbered(sent), &iov, 1, kPart, SendHint::none) == 0) ++sent;
   unsigned refused = 0;
-  while (link.prefers_fragments(kMost)) ++refused;
+  while (link.prefers_fragments(kMost, true)) ++refused;
   ck_assert_uint_gt(refused, 100);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
-  ck_assert(link.prefers_fragments(kMost));
+  ck_assert(link.prefers_fragments(kMost, true));
 }
 
 /// The receiver tells its sender how fast it takes long payloads, after the first few.
@@ -452,7 +452,8 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
   auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
   const auto rendezvous = [&](size_t length) {
     unsigned found = 0;
-    for (unsigned i = 0; i < WayChoice::kFirstPause; ++i) found += !link.prefers_fragments(length);
+    for (unsigned i = 0; i < WayChoice::kFirstPause; ++i)
+      found += !link.prefers_fragments(length, true);
     return found;
   };
   ck_assert_uint_eq(rendezvous(40'000), 0);
@@ -467,7 +468,7 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
   // Other tests may have taken the core meanwhile. The link looks at that twice in these calls, and
   // the last time counts.
   for (unsigned i = 0; i < 2 * transport::shm::CoreSharing::kEvery; ++i)
-    ck_assert(link.prefers_fragments(FragmentChoice::kShortest));
+    ck_assert(link.prefers_fragments(FragmentChoice::kShortest, true));
   const std::vector<char> memory(c.shared);
   const iovec shared{const_cast<char*>(memory.data()), memory.size()};
   transport::RemoteKey key;

@@ -175,7 +175,7 @@ constexpr Variable kVariables[] = {
     {"FI_ERDMA_SHM_EAGER_SIZE", "shm_eager_size", "4096 to 131072",
      "Longest message, in bytes, that is copied through the ring in shared memory before it has "
      "matched a receive. Default: 131072, or 262144 if CMA is refused; where processes share cores "
-     "65536, or 524288 if copies are much faster than the kernel's.",
+     "65536, or 524288 if CMA is refused or much slower than copies.",
      number<&Settings::eager_bytes, 4096, 131072>},
     {"FI_ERDMA_SHM_HOT_PEERS", "shm_hot_peers", "1 to 65536",
      "Number of inbound peers that have a large ring at one time. Default: 32.",

@@ -6,18 +6,18 @@
 
 namespace erdma::protocol {
 
-/// Decides whether long messages to a peer may go in fragments. An unexpected one is copied once
-/// more there, and needs as much memory; a rendezvous waits for the receive. So after such a
-/// message, of which the receiver tells, a number of long ones are rendezvous: more each time,
-/// until as many again were expected.
+/// Guesses whether long messages to a peer will be unexpected. In fragments, such a message is
+/// copied once more there, and needs as much memory; a rendezvous waits for the receive. So after
+/// one, of which the receiver tells, a number of long messages are taken to be unexpected: more
+/// each time, until as many again were not.
 class LongMessages {
  public:
   /// Messages above this length are long.
   static constexpr size_t kLong = size_t{128} * 1024;
   static constexpr uint16_t kFirstPause = 64, kLongestPause = 4096;  ///< messages
 
-  /// Returns whether the next long message may go in fragments.
-  bool may_fragment() const noexcept { return !x_pausing; }
+  /// Returns whether the next long message is likely to find its receive posted.
+  bool expected() const noexcept { return !x_pausing; }
   /// The first packet of a long message has left.
   void sent(bool in_fragments) noexcept {
     if (x_left == 0 || in_fragments == x_pausing || --x_left > 0) return;
@@ -27,7 +27,7 @@ class LongMessages {
       x_pauses = 0;
     x_pausing = false;
   }
-  /// A long message was unexpected. Others that were on their way by then do not count.
+  /// A long message was unexpected. Further ones during the pause do not count.
   void came_unexpected() noexcept {
     if (x_pausing) return;
     if (x_pauses < kDoublings + 1) ++x_pauses;

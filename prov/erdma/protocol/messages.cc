@@ -32,9 +32,8 @@ int Messages::launch(Send& send) noexcept {
   Peer& peer = *send.peer;
   const size_t length = send.buffers.length;
   const bool fits = length <= transport::kAlwaysEager || length <= peer.link->limits().eager;
-  const bool may_fragment = length <= LongMessages::kLong || peer.long_messages.may_fragment();
-  send.rendezvous =
-      peer.throttled_by || (!fits && !(may_fragment && peer.link->prefers_fragments(length)));
+  const bool expected = length <= LongMessages::kLong || peer.long_messages.expected();
+  send.rendezvous = peer.throttled_by || (!fits && !peer.link->prefers_fragments(length, expected));
   if (send.rendezvous) return send_rts(send);
   if (must_poll()) return -FI_EAGAIN;
   if (fits) return send_eager(send);

@@ -54,8 +54,9 @@ Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
     send_budget(peer);
   }
   if (peer.holding_back) throttle(peer, link);
-  if (header.op == wire::Op::first_fragment && header.length > LongMessages::kLong)
-    x_controls.send(peer, wire::control(wire::Op::budget, {}, wire::kUnexpected));
+  if (header.op == wire::Op::first_fragment && header.length > LongMessages::kLong &&
+      peer.eager_bytes - cost(message) <= LongMessages::kLong)
+    x_controls.try_send(peer, wire::control(wire::Op::budget, {}, wire::kUnexpected));
   return &message;
 }
 

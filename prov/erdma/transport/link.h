@@ -115,8 +115,10 @@ class Link {
                                  size_t length, SendHint hint) noexcept = 0;
   virtual LinkLimits limits() const noexcept = 0;
   /// Returns whether a message that is longer than a packet is better sent in several packets than
-  /// by a rendezvous.
-  virtual bool prefers_fragments(size_t length) noexcept { return (void)length, false; }
+  /// by a rendezvous. `expected`: the receiver is likely to have posted the receive by then.
+  virtual bool prefers_fragments(size_t length, bool expected) noexcept {
+    return (void)length, (void)expected, false;
+  }
 
   /// Lets the peer access this memory until revoke(). 0, -FI_EAGAIN (nothing happened) or a final
   /// error.

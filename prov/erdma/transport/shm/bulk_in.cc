@@ -14,6 +14,10 @@ int decode_for(const iovec* local, size_t count, size_t length, const RemoteKey&
   return fits ? 0 : -FI_EINVAL;
 }
 
+/// If the sender has read a message of this side by the time that a longer transfer begins, it has
+/// time to help.
+constexpr size_t kCrossing = size_t{4} << 20;
+
 bool is_of(uint64_t group, const Transfer& transfer) noexcept {
   return group == BulkIn::kEveryGroup || group == transfer.group;
 }
@@ -60,7 +64,7 @@ int BulkIn::enqueue(const SharedMemory& remote, CmaCall call, uint64_t base, con
   transfer->length = length;
   std::copy_n(local, count, transfer->local);
   transfer->locals = count;
-  transfer->both_ways = x_backing.shares_back();
+  transfer->both_ways = length <= kCrossing && x_backing.shares_back();
   transfer->leave(0, length);
   x_queued.push_back(*transfer);
   ++x_live;

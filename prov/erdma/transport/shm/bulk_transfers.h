@@ -66,8 +66,9 @@ struct Transfer : util::ListHook<Transfer> {
   bool timed = false;       ///< the calls of this side are timed
   uint64_t called_ns = 0;   ///< in these calls
   size_t called_bytes = 0;  ///< moved by them
-  /// This side shared memory with the sender when the transfer was queued, or when a generation of
-  /// it began. A sender that has read that in between is as likely to read again next time.
+  /// This side shared memory with the sender when a generation of the transfer began, or when the
+  /// transfer was queued, if it is not very long. A sender that has read that in between is as
+  /// likely to read again next time.
   bool both_ways = false;
 
   void leave(uint64_t begin, uint64_t end) noexcept {

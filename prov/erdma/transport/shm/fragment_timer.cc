@@ -21,6 +21,7 @@ bool FragmentTimer::prefers_fragments(const void* link, size_t length, bool alon
   x_fragments = way.fragments;
   x_length = length;
   x_written = 0;
+  x_watched = false;
   x_remote_key.size = 0;
   x_began = x_clock.now();
   return way.fragments;
@@ -36,7 +37,8 @@ void FragmentTimer::written(size_t length, Receiver receiver) noexcept {
   const uint64_t taking =
       receiver.take_rate ? uint64_t(x_length) * 1000 / receiver.take_rate : writing;
   const uint64_t shorter = std::min(writing, taking);
-  const bool overlap = !receiver.sends_too && receiver.consumed != x_consumed;
+  const bool idle = x_watched && receiver.consumed == x_consumed;
+  const bool overlap = !receiver.sends_too && !idle;
   x_choice.record(x_length, true,
                   std::max(writing, taking) + (overlap ? shorter * length / x_length : shorter));
   x_link = nullptr;

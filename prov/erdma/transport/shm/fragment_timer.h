@@ -25,8 +25,12 @@ class FragmentTimer {
   bool prefers_fragments(const void* link, size_t length, bool alone) noexcept;
   /// A message of this link is being timed.
   bool times(const void* link) const noexcept { return x_link == link; }
-  /// The message that is being timed goes into the ring; see Receiver::consumed.
-  void begins(uint64_t consumed) noexcept { x_consumed = consumed; }
+  /// The message that is being timed goes into an empty ring, so that a receiver which polls will
+  /// take some of it soon; see Receiver::consumed.
+  void watch(uint64_t consumed) noexcept {
+    x_watched = true;
+    x_consumed = consumed;
+  }
   /// What a link knows about its receiver.
   struct Receiver {
     uint32_t take_rate;  ///< bytes per us at which it takes fragments out of the ring; 0 = unknown
@@ -59,7 +63,8 @@ class FragmentTimer {
   size_t x_length = 0;
   size_t x_written = 0;
   uint64_t x_began = 0;     ///< ns
-  uint64_t x_consumed = 0;  ///< when the message began
+  uint64_t x_consumed = 0;  ///< when the message began; if x_watched
+  bool x_watched = false;
   RemoteKey x_remote_key;
 };
 

@@ -18,6 +18,11 @@ bool may_call(const CmaPeer& peer) noexcept {
   return peer.read.permission == Permission::allowed;
 }
 
+/// True if either side may move what the other shares.
+bool calls_help(const CmaPeer& peer) noexcept {
+  return may_call(peer) || peer.write.permission == Permission::allowed;
+}
+
 FragmentTimer::Receiver receiver_of(const OutChannel& out, const InChannel* in) noexcept {
   const bool sends_too = in && in->ready();
   if (out.cold()) return {0, sends_too, 0};
@@ -84,12 +89,13 @@ LinkLimits ShmLink::limits() const noexcept {
 
 // A receiver that has taken nothing for a while gets a rendezvous: only its header needs room in
 // the ring, and the receiver can complete it by itself. So do messages to so many peers that they
-// leave the cache before the receivers run.
-bool ShmLink::prefers_fragments(size_t length) noexcept {
+// leave the cache before the receivers run, and unexpected ones, but where processes share a core:
+// there a rendezvous that copies takes turns on it.
+bool ShmLink::prefers_fragments(size_t length, bool expected) noexcept {
   RingSender* const ring = x_out.hot_ring();
-  const auto most =
-      context().fragment_limits.limits(context().core.shared(), may_call(x_direct.peer()));
-  if (!ring || length > most.message) return false;
+  const bool shared_core = context().core.shared();
+  const auto most = context().fragment_limits.limits(shared_core, calls_help(x_direct.peer()));
+  if (!ring || length > most.message || !(expected || shared_core)) return false;
   if (context().large_messages.links_with(this) * length > most.all_rings) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
   context().count_message();
@@ -101,7 +107,7 @@ bool ShmLink::prefers_fragments(size_t length) noexcept {
     return true;
   FragmentTimer& timer = context().fragments;
   const bool fragments = timer.prefers_fragments(this, length, shared == Shared::nothing);
-  if (timer.times(this)) timer.begins(ring->consumed());
+  if (fragments && timer.times(this) && ring->drained()) timer.watch(ring->consumed());
   return fragments;
 }
 

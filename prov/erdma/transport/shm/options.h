@@ -17,8 +17,8 @@ enum class NameScope : uint8_t { host, address };
 
 using Counters = ShmCounters;
 
-/// This value of Options::eager_bytes leaves the limit where processes share cores to
-/// FragmentLimits.
+/// This value of Options::eager_bytes leaves the limit to FragmentLimits where processes share
+/// cores or CMA is refused.
 inline constexpr size_t kDefaultEager = size_t{128} * 1024;
 
 struct Options {

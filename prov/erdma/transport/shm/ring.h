@@ -148,6 +148,8 @@ class SlotSender {
   void set_waiting(bool on) noexcept { x_memory.waiting->store(on, std::memory_order_relaxed); }
   /// A number that changes when the receiver publishes that it has taken entries.
   uint64_t consumed() const noexcept { return x_memory.consumed->load(std::memory_order_relaxed); }
+  /// The receiver has published that it has taken everything.
+  bool drained() const noexcept { return uint32_t(consumed()) == x_head; }
   /// Consumption was published since the last refresh: a push that failed may succeed now.
   bool moved() const noexcept { return consumed() != x_seen; }
 
