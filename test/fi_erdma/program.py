@@ -192,7 +192,8 @@ class Program(unittest.TestCase):
                     moved += 3 * size
                     self.assertEqual((counted(short), counted(long)), (moved, 0))
                 announced, moved = 0, 0
-                for size in [256 * KIB, 1024 * KIB]:
+                # Longer than any message that goes through a ring.
+                for size in [640 * KIB, 1024 * KIB]:
                     shown.transfer(size, 3)
                     moved += 3 * size
                     self.assertEqual(counted(long), moved)
