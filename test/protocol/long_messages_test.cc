@@ -135,26 +135,33 @@ TEST(a_message_that_waits_for_room_counts_once) {
   pair.finish();
 }
 
-/// The receiver of a burst tells once. Where its link has no room, it tells of a later burst.
-TEST(a_receiver_tells_once_and_keeps_nothing) {
+/// Three messages are unexpected, with room on the link of the receiver from the first, second or
+/// third one on, or not at all.
+TEST(a_receiver_tells_once_and_keeps_no_packet, 4) {
   constexpr size_t kLength = LongMessages::kLong + 1;
   LongPair pair;
-  for (const size_t room : {size_t{0}, SIZE_MAX}) {
-    pair.b.transport.behaviour.room = room;
-    const auto bytes = pattern(kLength);
-    std::vector<char> got(kLength);
+  const auto bytes = pattern(kLength);
+  std::vector<char> got(kLength);
+  for (int burst = 0; burst < 2; ++burst) {
+    const uint64_t before = pair.a_to_b().arrived;
     for (int i = 0; i < 3; ++i) {
+      pair.b.transport.behaviour.room = i >= _i ? SIZE_MAX : 0;
       must(pair.a.send(1, bytes.data(), kLength, 7, &got));
       pair.b.engine.progress();
     }
-    ck_assert(!pair.b.engine.has_injected());  // no packet is kept
+    ck_assert(!pair.b.engine.has_injected());
     for (int i = 0; i < 3; ++i) {
       pair.receive(got);
-      pair.run_until_idle();
+      pair.b.engine.progress();
       ck_assert_ptr_eq(pair.b.received.take().context, &got);
       ck_assert_ptr_eq(pair.a.sent.take().context, &got);
+      ck_assert(got == bytes);
     }
-    ck_assert_uint_eq(pair.a_to_b().arrived, room ? 1 : 0);
+    pair.a.engine.progress();
+    ck_assert_uint_eq(pair.a_to_b().arrived - before, _i < 3 ? 1 : 0);
+    if (_i == 3) continue;
+    for (unsigned n = 0; n < unsigned(LongMessages::kFirstPause) << burst; ++n)
+      ck_assert(pair.message(kLength, false));
   }
   pair.finish();
 }

@@ -104,17 +104,19 @@ TEST(where_messages_go_both_ways_the_receiver_reads_alone) {
 }
 
 /// Of two processes that exchange messages, the one that comes later finds its own message read:
-/// its end arrives with the announcement of the other one.
-TEST(a_message_that_crossed_one_of_this_side_is_read_alone) {
+/// its end arrives with the announcement of the other one. A sender that did so long before the end
+/// of this one has time to help.
+TEST(a_message_that_crossed_one_of_this_side_is_read_alone, 2) {
   Channel channel(Ways::dual);
   channel.out.poll();
   channel.memory.both_ways = true;
-  Message message(channel, kMiB + 12345);
+  Message message(channel, 4 * kMiB + _i);
   channel.memory.both_ways = false;
   channel.run();
   assert_done_once(channel.sink, 7, 0);
   ck_assert(message.arrived());
-  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, message.length);
+  ck_assert(_i ? channel.in_counters.cma_read_bytes < message.length
+               : channel.in_counters.cma_read_bytes == message.length);
 }
 
 struct RateCase {

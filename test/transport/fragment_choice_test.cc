@@ -169,8 +169,7 @@ constexpr ReceiverCase kReceiverCases[] = {
     {{4'500, 6'000}, 0, false, true, true, 0, true},
     {{4'500, 6'000}, 2'000, false, true, true, 0, true},    // the slower copy counts
     {{4'500, 6'000}, 9'000, false, true, true, 0, false},   // likewise
-    {{4'500, 6'000}, 4'000, true, true, true, 0, false},    // messages go both ways: both copies
-                                                            // count
+    {{4'500, 6'000}, 4'000, true, true, true, 0, false},    // both ways: both copies count
     {{4'500, 6'000}, 4'000, false, false, true, 0, false},  // so they do if the receiver computes
     {{4'500, 12'000}, 4'000, false, false, true, 0, true},
     {{4'500, 6'000}, 4'000, false, false, false, 0, true},  // it is busy with earlier ones

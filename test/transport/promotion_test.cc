@@ -413,6 +413,33 @@ TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
   ck_assert(link.prefers_fragments(kMost, true));
 }
 
+/// What a thread sees that runs for no time, and loses its core twice between two looks.
+transport::shm::CoreSharing::Usage crowded() noexcept {
+  static uint64_t forced = 0;
+  return {{}, forced += transport::shm::CoreSharing::kForced, 0, 0};
+}
+
+/// Where CMA is refused, messages that are likely to find their receive posted may be longer.
+TEST(without_cma_a_link_prefers_fragments_for_longer_messages) {
+  using transport::shm::FragmentLimits;
+  constexpr size_t kMost = FragmentLimits::kRefused.message;
+  transport::shm::Options options;
+  options.cma = false;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  make_hot(pair);
+  own_core(link);
+  ck_assert(link.prefers_fragments(kMost, true) && !link.prefers_fragments(kMost, false));
+  ck_assert(!link.prefers_fragments(kMost + 1, true));
+  transport::shm::CoreSharing shared(crowded);
+  shared.judge(1'000'000'000);
+  shared.judge(2'000'000'000);
+  ck_assert(shared.shared());
+  link.context().core = shared;
+  ck_assert(link.prefers_fragments(FragmentLimits::kCopiesPay.message, false));
+}
+
 /// The receiver tells its sender how fast it takes long payloads, after the first few.
 TEST(a_sender_learns_how_fast_its_receiver_takes_long_payloads) {
   constexpr size_t kPart = 8192, kFew = 16;

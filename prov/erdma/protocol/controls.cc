@@ -64,8 +64,8 @@ void Controls::send(Peer& peer, const wire::ControlHeader& header,
   (void)keep(peer, header, remote_key);
 }
 
-void Controls::try_send(Peer& peer, const wire::ControlHeader& header) noexcept {
-  if (x_peers.reach(peer) && peer.controls.empty()) (void)transmit(peer, header, nullptr);
+bool Controls::try_send(Peer& peer, const wire::ControlHeader& header) noexcept {
+  return x_peers.reach(peer) && peer.controls.empty() && transmit(peer, header, nullptr) == 0;
 }
 
 void Controls::conclude(Send& send, const wire::ControlHeader& header) noexcept {

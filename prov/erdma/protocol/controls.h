@@ -19,8 +19,8 @@ class Controls {
             const transport::RemoteKey* remote_key = nullptr) noexcept {
     send(peer, wire::reread<wire::ControlHeader>(header), remote_key);
   }
-  /// The same for a packet that may be lost: it is not kept.
-  void try_send(Peer& peer, const wire::ControlHeader& header) noexcept;
+  /// The same for a packet that is not to be kept. False: the link has not taken it.
+  bool try_send(Peer& peer, const wire::ControlHeader& header) noexcept;
   /// Sends the last packet of a send that is in flight. The send completes once the link has taken
   /// the packet, not before: the peer waits for it, and an application that has all its completions
   /// may stop calling progress.

@@ -105,7 +105,7 @@ class Peer : public util::ListHook<BacklogTag> {
   /// The link is down: grants end with it, and so does the budget that the peer was told over it.
   void forget_agreements() noexcept {
     grants.reset();
-    holding_back = budget_told = false;
+    holding_back = budget_told = told_unexpected = false;
     long_messages = {};
     release_link();  // no budget packet can reach the peer; the next message starts over
   }
@@ -131,11 +131,12 @@ class Peer : public util::ListHook<BacklogTag> {
   /// Not null: the peer said over this link that its budget for messages from here is used up, so
   /// it gets rts only. The peer forgets that when this link ends.
   const transport::Link* throttled_by = nullptr;
-  size_t unexpected_bytes = 0;  ///< memory here for the peer's unexpected messages
-  size_t eager_bytes = 0;       ///< the part of it for eager messages
-  uint32_t unexpected_rts = 0;  ///< number of unexpected messages that are not eager
-  uint32_t injected_lost = 0;   ///< failed injected operations that are not logged yet
-  uint32_t controls_kept = 0;   ///< length of `controls`
+  size_t unexpected_bytes = 0;   ///< memory here for the peer's unexpected messages
+  size_t eager_bytes = 0;        ///< the part of it for eager messages
+  uint32_t unexpected_rts = 0;   ///< number of unexpected messages that are not eager
+  uint32_t injected_lost = 0;    ///< failed injected operations that are not logged yet
+  uint32_t controls_kept = 0;    ///< length of `controls`
+  bool told_unexpected = false;  ///< see UnexpectedMessages::tell()
 
   PendingList<Send> queued;  ///< in order of posting
   PendingList<Send> in_flight;

@@ -54,10 +54,15 @@ Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
     send_budget(peer);
   }
   if (peer.holding_back) throttle(peer, link);
-  if (header.op == wire::Op::first_fragment && header.length > LongMessages::kLong &&
-      peer.eager_bytes - cost(message) <= LongMessages::kLong)
-    x_controls.try_send(peer, wire::control(wire::Op::budget, {}, wire::kUnexpected));
+  if (header.op == wire::Op::first_fragment && header.length > LongMessages::kLong) tell(peer);
   return &message;
+}
+
+/// Tells the peer that a long message of it was unexpected; once, until what it has sent is taken.
+void UnexpectedMessages::tell(Peer& peer) noexcept {
+  if (!peer.told_unexpected)
+    peer.told_unexpected =
+        x_controls.try_send(peer, wire::control(wire::Op::budget, {}, wire::kUnexpected));
 }
 
 /// `room`: bytes of the whole message.
@@ -112,6 +117,7 @@ void UnexpectedMessages::release(Unexpected& message) noexcept {
     peer.eager_bytes -= cost(message);
   else
     --peer.unexpected_rts;
+  if (peer.eager_bytes <= LongMessages::kLong) peer.told_unexpected = false;
   if (message.heap) x_buffers.give_back(std::move(message.heap), size_t(message.header.length));
   x_messages.release(message);
   if (peer.holding_back && peer.unexpected_bytes < x_budget / 2) {

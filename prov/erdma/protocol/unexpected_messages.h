@@ -35,6 +35,7 @@ class UnexpectedMessages {
   void send_budget(Peer& peer) noexcept;
   const char* excess(const Peer& peer) const noexcept;
   void throttle(Peer& peer, transport::Link& link) noexcept;
+  void tell(Peer& peer) noexcept;
 
   const size_t x_budget;
   Controls& x_controls;

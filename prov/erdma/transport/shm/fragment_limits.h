@@ -25,7 +25,7 @@ class FragmentLimits {
     size_t message;    ///< bytes of one message
     size_t all_rings;  ///< bytes of messages of this length in the rings of all recent receivers
   };
-  /// `shared`: other threads run on this core. `cma`: the receiver may call the kernel. The first
+  /// `shared`: other threads run on this core. `cma`: one side may use CMA. The first
   /// call with both measures, which takes some 50 us.
   Limits limits(bool shared, bool cma) noexcept {
     if (shared) return where_shared(cma);
