@@ -1,10 +1,13 @@
+#include <linux/futex.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
@@ -414,6 +417,52 @@ TEST(read_of_memory_without_a_nonce_was_of_another_program) {
   ck_assert_int_eq(status_of_read(true, false, SIZE_MAX, false), -FI_ECONNRESET);
   // The first call ends inside the message, and the second one before the nonce.
   ck_assert_int_eq(status_of_read(true, false, kKiB, false), -FI_ECONNRESET);
+}
+
+/// A peer that shows its life. `dies`: during the first read. The status, and the calls that it
+/// took.
+std::pair<int, unsigned> read_while_shown(bool right, bool dies, size_t limit = SIZE_MAX) {
+  Channel channel(Ways::read_only);
+  std::atomic<uint32_t> life = 1;
+  CmaIdentity& identity = fake::identify(channel.reader, own_cma_identity(),
+                                         eventfd(dies, EFD_CLOEXEC), &channel.clock);
+  channel.reader.life = &life;
+  if (!right) ++identity.nonce;
+  channel.calls.read = {1, 1, 0, limit};
+  if (dies) channel.calls.read.meanwhile = [&] { life = FUTEX_OWNER_DIED; };
+  Message message(channel, 64 * kKiB);
+  for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  ck_assert_uint_eq(channel.sink.done.size(), 1);
+  const int status = channel.sink.done.begin()->second.at(0);
+  ck_assert(status != 0 || message.arrived());
+  return {status, channel.calls.read.calls};
+}
+
+TEST(read_of_a_peer_that_shows_its_life_needs_no_nonce) {
+  ck_assert(read_while_shown(false, false) == std::pair(0, 1u));
+  ck_assert(read_while_shown(false, false, kKiB) == std::pair(0, 2u));
+}
+
+/// The bytes are the peer's if the nonce is still there, even if the pidfd reports its exit.
+TEST(read_during_which_the_peer_died_is_proven_by_its_nonce) {
+  for (const size_t limit : {kKiB, SIZE_MAX}) {
+    ck_assert(read_while_shown(true, true, limit) == std::pair(0, limit == kKiB ? 3u : 2u));
+    ck_assert(read_while_shown(false, true, limit) == std::pair(-FI_ECONNRESET, 2u));
+  }
+}
+
+/// The socket of the peer has closed, so it may have executed another program.
+TEST(shown_life_does_not_outweigh_a_closed_socket) {
+  std::atomic<uint32_t> life = 1;
+  Channel channel(Ways::read_only);
+  fake::identify(channel.reader, own_cma_identity(), eventfd(0, EFD_CLOEXEC), &channel.clock);
+  channel.reader.life = &life;
+  ck_assert(channel.reader.exists());
+  channel.reader.process->life.suspend();
+  ck_assert(!channel.reader.exists());
+  channel.reader.process->life.resume();
+  life = 0;
+  ck_assert(!channel.reader.exists());
 }
 
 /// Without a pidfd, only the nonce shows that the memory belongs to another process.

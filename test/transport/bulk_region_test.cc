@@ -1,6 +1,8 @@
 // Access to a shared region: the receiver of a channel drives it, the sender may help.
+#include <linux/futex.h>
 #include <sys/eventfd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <iterator>
 #include <memory>
@@ -159,6 +161,26 @@ TEST(a_read_of_another_program_has_not_succeeded) {
     region.run_alone();
     region.expect(mapped ? 0 : -FI_EBUSY);
     ck_assert_uint_eq(plan.calls, 2);
+  }
+}
+
+/// A write is proven by the life of its target. A target that ended during it has no memory any
+/// more that lacks the bytes.
+TEST(a_write_into_memory_of_a_peer_that_shows_its_life_has_succeeded) {
+  enum { lives, is_replaced, ends };
+  for (const int fate : {lives, is_replaced, ends}) {
+    RegionChannel region(CmaCall::write, kKiB);
+    CmaPeer& peer = region.channel.reader;
+    std::atomic<uint32_t> life = 1;
+    CmaIdentity& identity = fake::identify(
+        peer, own_cma_identity(), eventfd(fate != lives, EFD_CLOEXEC), &region.channel.clock);
+    if (fate == is_replaced) ++identity.nonce;
+    if (fate == ends) region.channel.calls.read = {1, fake::CmaCalls::kForever, ESRCH};
+    peer.life = &life;
+    region.channel.calls.write.meanwhile = [&] { life = fate == lives ? 1 : FUTEX_OWNER_DIED; };
+    region.access();
+    region.run_alone();
+    region.expect(fate == is_replaced ? -FI_EBUSY : 0);
   }
 }
 

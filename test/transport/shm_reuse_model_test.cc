@@ -1,3 +1,5 @@
+#include <linux/futex.h>
+
 #include <algorithm>
 #include <cinttypes>
 
@@ -27,6 +29,8 @@ std::byte pattern_at(uint64_t seed, size_t at) {
   return std::byte((seed * 0x9E3779B97F4A7C15u + at * 131) >> 16);
 }
 
+constexpr uint64_t kFirstNonce = 0x1000;
+
 /// Sets one of the two flags of a process while the process is inside its endpoint.
 struct Inside {
   explicit Inside(bool& flag) : x_flag(flag) { x_flag = true; }
@@ -40,7 +44,8 @@ struct Inside {
 
 Process::Process(World& in, int at, uint64_t number, pid_t with_pid) noexcept
     : world(in), slot(at), incarnation(number), pid(with_pid) {
-  memory->nonce = 0x1000 + number;
+  memory->nonce = kFirstNonce + number;
+  world.lives.emplace_back(world.draw(4) ? 1 : 0);
   shm::Options options;
   options.scope = shm::NameScope::address;
   options.paths = shm::PathPolicy::cma;
@@ -61,6 +66,14 @@ Link& Process::link(int to) noexcept {
 void Process::free_block(Block& block) noexcept {
   std::memset(memory->blocks[index(block)], 0xDD, kBlockBytes);
   block.use = Block::Use::free;
+}
+
+void Process::see_lives() noexcept {
+  for (int to = 0; to < kSlots; ++to) {
+    if (to == slot) continue;
+    shm::CmaPeer& peer = static_cast<shm::ShmLink&>(link(to)).direct().peer();
+    if (peer.life) peer.life = &world.lives[peer.identity().nonce - kFirstNonce];
+  }
 }
 
 Block* Process::find(Block::Use use) noexcept {
@@ -98,6 +111,7 @@ void Process::flush() noexcept {
 
 void Process::poll() noexcept {
   const Inside inside(polling);
+  see_lives();
   transport->poll(*this);
   for (Block& block : blocks)
     if (block.use == Block::Use::region_revoked && link(block.peer).optional().sharing->unused())
@@ -156,6 +170,7 @@ void Process::revoke_region() noexcept {
 /// Writes into any region that was shared with this process.
 int Process::write() noexcept {
   const Inside inside(polling);
+  see_lives();
   if (grants.empty()) return -FI_EAGAIN;
   const Grant grant = grants[world.draw(grants.size())];
   const uint64_t value = ++world.seeds;
@@ -437,6 +452,7 @@ void World::replace(int slot, bool dies) {
   trace(dies ? "dies" : "closes", *process, uint64_t(process->pid));
   const pid_t former = process->pid;
   const bool again = !dies || draw(2);
+  lives[process->incarnation] = FUTEX_OWNER_DIED;
   if (dies) {
     process->transport->abandon();
     const uint64_t one = 1;

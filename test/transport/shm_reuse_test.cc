@@ -474,11 +474,12 @@ TEST(a_peer_that_executes_another_program_is_not_called_for_long) {
   ck_assert_int_eq(kill(rig.child.pid(), 0), 0);
 }
 
-/// The peer lives and its sockets are open, so only the nonce shows that the memory is not the
-/// peer's.
+/// The peer lives, but does not show it, and its sockets are open. So only the nonce shows that the
+/// memory is not the peer's.
 TEST(a_read_without_the_nonce_has_not_succeeded) {
   SharedByChild rig;
   rig.find_or_add_process();
+  static_cast<transport::shm::ShmLink*>(rig.link)->direct().peer().life = nullptr;
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
   ck_assert_int_eq(rig.access(transport::shm::CmaCall::read, 1024), -FI_EBUSY);
   ck_assert_int_eq(rig.calls.calls, 2);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@
 
 #include "libcheck.h"
 #include "transport/conformance.h"
+#include "transport/shm/link.h"
 #include "transport/shm/shm_transport.h"
 
 /// Simulated processes. Each has memory, a pid, a pidfd, and an endpoint of the real transport
@@ -85,6 +87,8 @@ struct Process final : transport::Sink, shm::CmaCalls {
   void free_block(Block& block) noexcept;
   size_t index(const Block& block) const noexcept { return size_t(&block - blocks.data()); }
   Block* find(Block::Use use) noexcept;
+  /// Lets the links see the words in which their peers show that they exist.
+  void see_lives() noexcept;
   void post(int to, Note note, const RemoteKey* remote_key) noexcept;
   bool send(int to, const Note& note, const RemoteKey& remote_key) noexcept;
   void flush() noexcept;
@@ -178,6 +182,8 @@ struct World {
   std::vector<util::SocketAddress> names;
   std::vector<std::unique_ptr<Process>> processes;
   uint64_t incarnations = 0, seeds = 0, steps = 0;
+  /// The word of each incarnation, by its number. Some never show that they exist.
+  std::deque<std::atomic<uint32_t>> lives = std::deque<std::atomic<uint32_t>>(1);
   pid_t pids = 100;
   bool quiet = false;  ///< no interruptions
   int depth = 0;

@@ -134,6 +134,21 @@ ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_
   return std::min(count, ssize_t(length));
 }
 
+/// The peer existed before the call. If it does not any more, its nonce proves the call. A process
+/// that has ended since a write has no memory any more that lacks the bytes.
+ssize_t call_while_it_exists(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList here,
+                             IovList there, Target& target) noexcept {
+  const ssize_t count = call == CmaCall::read
+                            ? calls.readv(peer.pid, here.iov, here.count, there.iov, there.count)
+                            : calls.writev(peer.pid, here.iov, here.count, there.iov, there.count);
+  if (count <= 0 || peer.exists()) return count;
+  const int error = ask_for_nonce(calls, peer);
+  if (error == 0 || (call == CmaCall::write && error == ESRCH)) return count;
+  const bool may_be_peer = call == CmaCall::write && classify(error) == Failure::permission;
+  target = std::max(target, may_be_peer ? Target::unknown : Target::other_process);
+  return count;
+}
+
 }  // namespace
 
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
@@ -143,19 +158,22 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
   unsigned retries = 0;
   const bool proves = call == CmaCall::read && peer.identity().nonce != 0;
   while (length > 0) {
-    if (proves ? peer.suspended() : !peer.may_be_called()) return ESRCH;
+    const bool exists = peer.exists();
+    if (!exists && (proves ? peer.suspended() : !peer.may_be_called())) return ESRCH;
     const size_t heres = hmem::slice(local.iov, local.count, offset, length, here);
     const size_t theres = hmem::slice(remote.iov, remote.count, offset, length, there);
     ssize_t count = 0;
-    if (proves) {
+    if (exists) {
+      count = call_while_it_exists(calls, call, peer, {here, heres}, {there, theres}, target);
+    } else if (proves) {
       count = read_with_nonce(calls, peer, here, heres, there, theres, length, target);
-      // the peer has exited and its pid belongs to another process, or it has executed a program
-      if (target == Target::other_process) return ESRCH;
     } else {
       target = std::max(target, Target::unknown);
       count = call == CmaCall::read ? calls.readv(peer.pid, here, heres, there, theres)
                                     : calls.writev(peer.pid, here, heres, there, theres);
     }
+    // the peer has exited and its pid belongs to another process, or it has executed a program
+    if (target == Target::other_process) return ESRCH;
     if (count > 0) {
       const size_t bytes = std::min(size_t(count), length);
       offset += bytes;

@@ -236,10 +236,11 @@ struct IovList {
 };
 
 /// Moves [offset, offset+length) between two lists by one of the two calls; continues after a short
-/// count and retries transient failures. Returns 0 or the positive errno; adds to `moved`. A read
-/// fetches the peer's nonce in the same call, or else by the next, which proves whose memory it
-/// read. A write, and a read that ended before its last byte, prove nothing: ask was_reached().
-/// `target` only ever changes for the worse.
+/// count and retries transient failures. Returns 0 or the positive errno; adds to `moved`. A
+/// call is proven by a peer that exists after it. Otherwise a read fetches the peer's nonce in the
+/// same call, or else by the next, which proves whose memory it read; a write, and a read that
+/// ended before its last byte, prove nothing: ask was_reached(). `target` only ever changes for the
+/// worse.
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
                 uint64_t offset, size_t length, uint64_t& moved, Target& target) noexcept;
 

@@ -3,15 +3,18 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
 
 #include "transport/shm/options.h"
+#include "transport/shm/ordering.h"
 #include "transport/shm/peer_life.h"
 #include "util/ref.h"
 #include "util/result.h"
 #include "util/socket_address.h"
+#include "util/thread_life.h"
 
 /// Cross-memory attach (CMA): process_vm_readv(2), process_vm_writev(2), and the permission to use
 /// them.
@@ -107,12 +110,19 @@ struct CmaPeer {
   pid_t pid = 0;  ///< as seen here, from SO_PEERCRED; 0 = invisible
   CmaVerdict read, write;
   util::Ref<CmaProcess> process;  ///< null: nothing is known of the peer, which is alive
+  /// The word in which the peer shows that its process exists; null: it has none.
+  const std::atomic<uint32_t>* life = nullptr;
 
   const CmaIdentity& identity() const noexcept { return process ? process->identity : kNoIdentity; }
   const CmaVerdict& verdict(CmaCall call) const noexcept {
     return call == CmaCall::read ? read : write;
   }
   bool may(CmaCall call) const noexcept { return verdict(call).permission == Permission::allowed; }
+  /// True after a call: it reached the peer's memory, because the process still has it. The peer
+  /// may have ended or executed another program otherwise, or shows nothing.
+  bool exists() const noexcept {
+    return life && util::thread_exists(look_after_reading(*life)) && !suspended();
+  }
   /// Ask may_be_called() before each call, was_called() after those that succeeded; see PeerLife.
   bool may_be_called() const noexcept { return !process || process->life.may_be_called(); }
   bool was_called(Target target) const noexcept {

@@ -17,6 +17,7 @@
 #include "util/by_id.h"
 #include "util/clock.h"
 #include "util/result.h"
+#include "util/thread_life.h"
 
 namespace erdma::transport::shm {
 
@@ -106,6 +107,8 @@ class Connections {
   /// Set before the first socket is shut down, so that no peer's channel that ends for that reason
   /// is set up again.
   std::atomic<bool> closing = false;
+  /// Of the connector's thread, if it has one, shown in the first chunk that a peer gets.
+  util::ThreadLife life;
   /// How many connections in succession ended without a hello that was accepted.
   unsigned strangers = 0;
 

@@ -43,6 +43,7 @@ void keep_reported(CmaVerdict& now, const CmaVerdict& before) noexcept {
 
 void DirectAccess::learn(const Mail& mail) noexcept {
   const CmaPeer before = std::exchange(x_peer, mail.cma);
+  x_peer.life = before.life;
   // A link that was reset, and a verdict about the other call, repeat no warning.
   if (before.identity().nonce == x_peer.identity().nonce) {
     keep_reported(x_peer.read, before.read);
@@ -130,6 +131,7 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
 void DirectAccess::end() noexcept {
   if (x_link.out().bulk()) x_link.out().bulk()->shares(nullptr);
   x_shared_regions.reset();
+  x_peer.life = nullptr;
   x_revocations_seen = x_revocations_made = 0;
   ++x_link_number;
 }

@@ -207,6 +207,7 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   if (!place) return turn_away(connection, place.error(), "no memory for its ring");
   connection.chunk = place->chunk;
   connection.ring = place->index;
+  if (x_connections.config.options.background) (void)x_connections.life.show_in(place->chunk->life);
   x_connections.go_up(connection);
   // The polling thread must know the ring before anything can arrive in it.
   post_up({Mail::Type::in_up, util::Ref<Connection>(connection)});

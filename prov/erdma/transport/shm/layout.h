@@ -88,6 +88,9 @@ struct ColdChunk {
   alignas(kLinePair) std::atomic<uint64_t> ready;  ///< bit i: ring i has new entries
   alignas(kLinePair) ColdControl controls[kColdRings];
   alignas(kLinePair) std::atomic<uint64_t> core;  ///< a sign of the receiver's core (core_sign.h)
+  /// Tells senders whether the receiver's process exists (util::ThreadLife). 0 says nothing: a
+  /// process can show its life in one chunk only, and not every kernel can do it.
+  std::atomic<uint32_t> life;
   alignas(kColdRingBytes) Slot slots[kColdRings][kColdSlots];
 };
 static_assert(offsetof(ColdChunk, slots[3]) == kShmPage);
@@ -136,6 +139,7 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             offsetof(ColdChunk, ready),
                             offsetof(ColdChunk, controls),
                             offsetof(ColdChunk, core),
+                            offsetof(ColdChunk, life),
                             offsetof(ColdChunk, slots),
                             kColdChunkBytes,
                             offsetof(HotSegment, bytes),

@@ -136,6 +136,7 @@ void ShmLink::install_out(Mail& mail) noexcept {
   if (!process()) x_direct.learn(mail);
   mail.connection->link = this;
   x_out.begin(mail.connection, std::move(mail.segment), mail.ring, x_direct.revocations_seen());
+  x_direct.peer().life = &x_out.chunk().life;
   x_phase.state = LinkState::up;
   x_was_up = true;
 }
