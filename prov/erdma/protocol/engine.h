@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -24,10 +25,14 @@ class LeftPackets {
  public:
   /// A receive has just taken an unexpected message, and enough others are kept. True: no poll is
   /// needed yet. So an application that receives more slowly than its peers send finds the messages
-  /// in the cache, instead of at the end of an ever longer queue. `now`: ns.
-  bool skip_poll(uint64_t now) noexcept {
-    if (x_skipped == 0) x_first_skipped = now;
-    if (++x_skipped <= kMostSkipped && now - x_first_skipped <= kLongestSkip) return true;
+  /// in the cache, instead of at the end of an ever longer queue. To read the clock takes as long
+  /// as to receive: only the first polls that are skipped, and ever fewer of the others, do.
+  bool skip_poll(const util::Clock& clock) noexcept {
+    if (x_skipped == 0) x_first_skipped = clock.now();
+    ++x_skipped;
+    const bool in_time = x_skipped == 1 || !std::has_single_bit(x_skipped) ||
+                         clock.now() - x_first_skipped <= kLongestSkip;
+    if (x_skipped <= kMostSkipped && in_time) return true;
     x_skipped = 0;
     x_few = true;
     return false;
@@ -143,8 +148,7 @@ class Engine final : public transport::Sink, PeerLoss {
                        x_receives.deliveries().any() || !x_receives.all_served() ||
                        !x_peers.waiting().empty();
     const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
-    return !waits && !due && x_receives.unexpected().enough() &&
-           x_left_packets.skip_poll(clock.now());
+    return !waits && !due && x_receives.unexpected().enough() && x_left_packets.skip_poll(clock);
   }
   /// True while links have not taken all injected messages and control packets (fins, for example):
   /// no completion tells the caller when they leave.
