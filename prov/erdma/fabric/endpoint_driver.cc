@@ -43,7 +43,7 @@ void Detached::end_transports() noexcept {
 // --- progress and sleep -------------------------------------------------------------------------
 
 int EndpointDriver::progress() noexcept {
-  if (x_engine && owned() && !x_attention && !x_engine->took_unexpected()) [[likely]]
+  if (x_engine && owned() && !x_attention && !x_engine->just_received()) [[likely]]
     return x_engine->progress();
   return progress_with_care();
 }

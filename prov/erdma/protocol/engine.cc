@@ -206,7 +206,9 @@ int Engine::cancel(const void* context) noexcept {
 
 inline int Engine::poll_transports(bool all, transport::Sink& sink) noexcept {
   int steps = 0;
-  x_left_packets.begin_poll(all || x_messages.must_poll_all());
+  x_left_packets.begin_poll(
+      all || x_messages.must_poll_all() ||
+      (x_left_packets.goes_on() && waits(x_sends, x_fast_rma, x_receives, x_peers)));
   for (transport::Transport* transport : x_transports)
     if (!transport->quiet()) steps += transport->poll(sink);
   if (x_left_packets.end_poll()) x_messages.polled();
@@ -280,7 +282,7 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   if (header.op == wire::Op::eager) [[likely]] {
     if (x_receives.on_eager(peer, link, header, payload, length)) [[likely]] {
       if (x_receives.all_served()) x_served = x_left_packets.leave();
-    } else if (x_receives.unexpected().enough() && x_receives.all_served()) {
+    } else if (x_receives.all_served()) {
       x_served = x_left_packets.leave_unexpected();
     }
     return;

@@ -18,15 +18,16 @@
 
 namespace erdma::protocol {
 
-/// Says which polls may leave packets in their rings once every receive is served
-/// (Sink::take_served()). A sender's estimates assume that about one poll brings a budget packet
-/// (Messages::must_poll()), so only a few polls in succession may.
+/// Says which polls are left out, and which leave packets in their rings once every receive is
+/// served (Sink::take_served()). So an application that receives more slowly than its peers send
+/// finds its next message in the ring, from which it is copied once, instead of at the end of a
+/// queue of messages that came unexpected. As packets of other kinds may lie behind those that are
+/// left, neither goes on for long.
 class LeftPackets {
  public:
-  /// A receive has just taken an unexpected message, and enough others are kept. True: no poll is
-  /// needed yet. So an application that receives more slowly than its peers send finds the messages
-  /// in the cache, instead of at the end of an ever longer queue. To read the clock takes as long
-  /// as to receive: only the first polls that are skipped, and ever fewer of the others, do.
+  /// A message has just been received, and the endpoint waits for nothing. True: no poll is needed
+  /// until the next receive. To read the clock takes as long as to receive: only the first polls
+  /// that are skipped, and ever fewer of the others, do.
   bool skip_poll(const util::Clock& clock) noexcept {
     if (x_skipped == 0) x_first_skipped = clock.now();
     ++x_skipped;
@@ -34,42 +35,59 @@ class LeftPackets {
                          clock.now() - x_first_skipped <= kLongestSkip;
     if (x_skipped <= kMostSkipped && in_time) return true;
     x_skipped = 0;
-    x_few = true;
+    x_follows_skips = in_time;
     return false;
   }
+  /// The last poll left packets behind a message that was received, and take_left() has not said so
+  /// yet.
+  bool left() const noexcept { return x_left; }
+  bool take_left() noexcept { return std::exchange(x_left, false); }
+  /// The next poll goes further than those before it: the endpoint may wait for packets, and they
+  /// may lie behind those that were left.
+  bool goes_on() const noexcept { return x_in_succession >= kMost; }
   /// `all`: this poll may not leave packets.
   void begin_poll(bool all) noexcept {
-    x_all = all || x_in_succession >= kMost;
+    const bool goes_on = this->goes_on();
+    x_all = all;
+    x_leaves_matched = !goes_on;
+    x_leaves_unexpected = std::exchange(x_follows_skips, false) || goes_on;
     x_left = false;
-    x_unexpected_left = std::exchange(x_few, false) ? kFew : UINT32_MAX;
   }
-  /// Returns whether the transport may leave the packets that follow.
-  bool leave() noexcept { return x_left = !x_all; }
-  /// The same after an unexpected message, while enough others are kept.
-  bool leave_unexpected() noexcept { return --x_unexpected_left == 0 && leave(); }
+  /// Returns whether the transport may leave the packets behind a message that was received.
+  bool leave() noexcept { return leave_if(x_leaves_matched); }
+  /// The same behind an unexpected message.
+  bool leave_unexpected() noexcept { return leave_if(x_leaves_unexpected); }
   /// True: the poll left none.
   bool end_poll() noexcept {
-    x_in_succession = x_left ? x_in_succession + 1 : 0;
+    x_in_succession = x_left && x_leaves_matched ? x_in_succession + 1 : 0;
     return !x_left;
   }
 
-  static constexpr unsigned kMost = 16;  ///< polls in succession that leave packets
-  /// Receives of unexpected messages for which no poll is made, the time in which they are made
-  /// (ns: peers may access memory here), and eager messages that the next poll takes from a hot
-  /// ring. Together with the polls that may leave none, they bring less than one message for each
-  /// that is received, from up to three peers at a time.
+  /// Polls in succession that leave packets behind a message that was received. The next one goes
+  /// on to an unexpected message.
+  static constexpr unsigned kMost = 16;
+  /// Polls that are skipped in succession, and the time in which that happens (ns: peers may access
+  /// memory here). The next poll takes at most one unexpected message of each hot ring, or all
+  /// packets if that time has passed.
   static constexpr unsigned kMostSkipped = 16;
   static constexpr uint64_t kLongestSkip = 20'000;
-  static constexpr uint32_t kFew = 4;
 
  private:
+  bool leave_if(bool permitted) noexcept {
+    const bool leaves = permitted && !x_all;
+    x_left = x_left || leaves;
+    return leaves;
+  }
+
   unsigned x_in_succession = 0;
   unsigned x_skipped = 0;
   uint64_t x_first_skipped = 0;
-  uint32_t x_unexpected_left = UINT32_MAX;  ///< that this poll takes
-  bool x_few = false;                       ///< the next poll takes few
-  bool x_left = false;
+  bool x_follows_skips = false;
+  // Of the present poll.
   bool x_all = false;
+  bool x_leaves_matched = false;
+  bool x_leaves_unexpected = false;
+  bool x_left = false;
 };
 
 /// The link that may hold back the last message, since more are to come (FI_MORE). A large number
@@ -97,6 +115,13 @@ class HeldBack {
   unsigned& x_sends;
   const transport::Link* x_link = nullptr;
 };
+
+/// True: an endpoint with these parts waits for packets of its peers, apart from messages.
+inline bool waits(const Sends& sends, const FastRma& rma, Receives& receives,
+                  Peers& peers) noexcept {
+  return sends.in_use() + rma.in_use() > 0 || receives.deliveries().any() ||
+         !peers.waiting().empty();
+}
 
 /// The protocol of one endpoint: turns operations into packets and packets into completions. It
 /// dispatches both to its parts and makes progress. Single-threaded: the caller holds the domain
@@ -137,18 +162,19 @@ class Engine final : public transport::Sink, PeerLoss {
   /// Polls the transports and retries what waits. Returns the number of steps of progress. `all`:
   /// leaves no packets in their rings (LeftPackets).
   int progress(bool all = false) noexcept;
-  /// A receive took an unexpected message since the last call of needs_no_poll().
-  bool took_unexpected() noexcept { return x_receives.unexpected().released(); }
-  /// True: progress() can wait until the application has received more of the messages that came
-  /// unexpected: took_unexpected(), enough others are here, and this endpoint waits for nothing
-  /// else.
+  /// Since the last call of needs_no_poll() a receive took an unexpected message, or the last poll
+  /// ended with a message that was received.
+  bool just_received() noexcept {
+    return x_receives.unexpected().released() || x_left_packets.left();
+  }
+  /// True: progress() can wait until the application posts the next receive: just_received(), and
+  /// this endpoint waits for nothing.
   bool needs_no_poll(const util::Clock& clock) noexcept {
-    if (!x_receives.unexpected().take_released()) return false;
-    const bool waits = x_sends.in_use() + x_fast_rma.in_use() > 0 ||
-                       x_receives.deliveries().any() || !x_receives.all_served() ||
-                       !x_peers.waiting().empty();
+    const bool taken = x_receives.unexpected().take_released();
+    if (!x_left_packets.take_left() && !taken) return false;
     const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
-    return !waits && !due && x_receives.unexpected().enough() && x_left_packets.skip_poll(clock);
+    return !due && x_receives.all_served() && !waits(x_sends, x_fast_rma, x_receives, x_peers) &&
+           x_left_packets.skip_poll(clock);
   }
   /// True while links have not taken all injected messages and control packets (fins, for example):
   /// no completion tells the caller when they leave.

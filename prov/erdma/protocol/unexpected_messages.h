@@ -21,9 +21,6 @@ class UnexpectedMessages {
   /// already, and its link fails. Throws std::bad_alloc, and then nothing has happened.
   Unexpected* store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                     const std::byte* payload, size_t length, Matcher& queues);
-  /// So many are kept that an application which takes them will be busy for a while.
-  bool enough() const noexcept { return x_messages.in_use() >= kEnough; }
-  static constexpr uint32_t kEnough = 64;
   /// Returns whether release() was called since the last take_released().
   bool released() const noexcept { return x_released; }
   bool take_released() noexcept { return std::exchange(x_released, false); }
