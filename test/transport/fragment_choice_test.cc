@@ -104,7 +104,7 @@ struct Timed {
     if (timer.times(link)) timer.written(8192, receiver);
   }
   void revoked(const void* link, const RemoteKey& key) {
-    if (timer.times(link)) timer.revoked(key, rates);
+    if (timer.times(link)) timer.revoked(key, rates, receiver.take_rate);
   }
   void message(const WayTimes& times, bool alone = true, bool refused = false) {
     const void* const link = &links[0];
@@ -176,6 +176,10 @@ constexpr ReceiverCase kReceiverCases[] = {
     {{4'500, 6'000}, 0, false, true, true, 2'000, false},   // the receiver had other work, too
     {{4'500, 6'000}, 0, false, true, true, 5'000, true},
     {{9'000, 6'000}, 0, false, true, true, 20'000, false},  // the sender has moved a part
+    // It reads more slowly than it takes what lies in the ring: the sender has just written it.
+    {{9'000, 6'000}, 2'000, false, true, true, 5'000, true},
+    {{9'000, 6'000}, 4'000, false, true, true, 4'500, false},
+    {{9'000, 6'000}, 5'000, false, true, true, 2'000, false},
 };
 
 TEST(the_receivers_part_counts, std::size(kReceiverCases)) {

@@ -40,9 +40,9 @@ class FragmentTimer {
   /// A fragment that is not the last is in the ring; for a link that is timed.
   void written(size_t length, Receiver receiver) noexcept;
   void shared(const void* link, size_t length, const RemoteKey& remote_key) noexcept;
-  /// The receiver is done with what was shared; for a link that is timed. `rates`: those of the
-  /// receiver.
-  void revoked(const RemoteKey& remote_key, ReadRates rates) noexcept;
+  /// The receiver is done with what was shared; for a link that is timed. `rates` and `take_rate`:
+  /// those of the receiver.
+  void revoked(const RemoteKey& remote_key, ReadRates rates, uint32_t take_rate) noexcept;
   /// Messages of the link wait for room in the ring: how long one takes tells nothing.
   void wait(const void* link) noexcept {
     if (x_link != link) return;

@@ -23,10 +23,13 @@ bool calls_help(const CmaPeer& peer) noexcept {
   return may_call(peer) || peer.write.permission == Permission::allowed;
 }
 
+uint32_t take_rate_of(const OutChannel& out) noexcept {
+  return out.hot_ring() ? out.hot_ring()->take_rate() : 0;
+}
+
 FragmentTimer::Receiver receiver_of(const OutChannel& out, const InChannel* in) noexcept {
-  const bool sends_too = in && in->ready();
-  if (out.cold()) return {0, sends_too, 0};
-  return {out.hot_ring()->take_rate(), sends_too, out.hot_ring()->consumed()};
+  const uint64_t consumed = out.hot_ring() ? out.hot_ring()->consumed() : 0;
+  return {take_rate_of(out), in && in->ready(), consumed};
 }
 
 }  // namespace
@@ -190,7 +193,7 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
 
 int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
   if (context().fragments.times(this) && x_out.bulk()) [[unlikely]]
-    context().fragments.revoked(remote_key, x_out.bulk()->read_rates());
+    context().fragments.revoked(remote_key, x_out.bulk()->read_rates(), take_rate_of(x_out));
   if (!RemoteWrites::is_target(remote_key)) {
     if (x_out.bulk()) x_out.bulk()->revoke(remote_key);
   } else if (x_remote_writes) {
