@@ -13,7 +13,11 @@ using namespace erdma::test;
 using erdma::protocol::LeftPackets;
 
 struct LaggingReceiver : Pair {
-  LaggingReceiver() : Pair({4096, 1 << 24, 4096}) {
+  LaggingReceiver()
+      : Pair({.inject_size = 4096,
+              .unexpected_bytes = 1 << 24,
+              .send_limit = 4096,
+              .clock = &clock}) {
     b.transport.behaviour.leaves = true;
     b.transport.before_poll = [this] { ++polls; };
   }
@@ -36,7 +40,7 @@ struct LaggingReceiver : Pair {
     (void)b.received.take();
     ck_assert_uint_eq(got, taken);
     ++taken;
-    if (!b.engine.needs_no_poll(clock)) b.engine.progress();
+    if (!b.engine.needs_no_poll()) b.engine.progress();
   }
 
   struct Clock final : erdma::util::Clock {
@@ -153,6 +157,46 @@ TEST(a_receiver_that_computes_between_receives_leaves_out_one_poll_at_most) {
     pair.take();
     ck_assert_uint_ge(pair.polls, i / 2);
   }
+  pair.end_work();
+}
+
+/// It looks at the clock for every fourth only.
+TEST(a_receiver_that_begins_to_compute_leaves_out_few_polls, LeftPackets::kMostSkipped) {
+  LaggingReceiver pair;
+  pair.keep(kMany);
+  for (int i = 0; i < _i; ++i) pair.take();
+  for (unsigned i = 1; pair.polls == 0; ++i) {
+    ck_assert_uint_le(i, LeftPackets::kSkipsPerLook);
+    pair.clock.time += LeftPackets::kLongestSkip + 1;
+    pair.take();
+  }
+  pair.end_work();
+}
+
+/// The request of a peer may lie behind the messages.
+TEST(a_receiver_that_computes_goes_on_to_all_packets) {
+  LaggingReceiver pair;
+  pair.send(kMany);
+  for (unsigned i = 0; i <= LeftPackets::kMost; ++i) {
+    pair.clock.time += LeftPackets::kLongest / LeftPackets::kMost;
+    pair.take();
+  }
+  ck_assert(pair.b_to_a().inbound.empty());
+  while (pair.taken < pair.sent) pair.take();
+  pair.end_work();
+}
+
+/// A budget packet may lie behind the messages.
+TEST(a_receiver_that_sends_short_messages_goes_on_to_all_packets) {
+  LaggingReceiver pair;
+  pair.send(kMany);
+  for (unsigned i = 0; i < kMany && !pair.b_to_a().inbound.empty(); ++i) {
+    for (unsigned n = 0; n < 60; ++n) must(pair.b.send(0, nullptr, 0, 7));
+    pair.take();
+  }
+  ck_assert_uint_ge(pair.kept(), kMany / 2);
+  while (pair.taken < pair.sent) pair.take();
+  pair.a.engine.progress(true);
   pair.end_work();
 }
 

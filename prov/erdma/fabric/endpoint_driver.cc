@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "fabric/auto_progress.h"
-#include "util/clock.h"
 
 namespace erdma::fabric {
 EndpointDriver::EndpointDriver(Domain& domain, void* context, bool with_device_memory) noexcept
@@ -51,7 +50,7 @@ int EndpointDriver::progress() noexcept {
 /// Not inlined, so that the calls that find nothing to do stay short.
 [[gnu::noinline]] int EndpointDriver::progress_with_care() noexcept {
   if (!x_engine || !owned()) return 0;
-  if (!x_attention) return x_engine->needs_no_poll(util::SystemClock()) ? 0 : x_engine->progress();
+  if (!x_attention) return x_engine->needs_no_poll() ? 0 : x_engine->progress();
   if (x_attention & kArmed && !slept_on()) disarm();
   const int steps = x_engine->progress();
   worked();

@@ -10,6 +10,7 @@
 #include "protocol/completion.h"
 #include "protocol/regions.h"
 #include "protocol/wire.h"
+#include "util/clock.h"
 #include "util/socket_address.h"
 
 namespace erdma::hmem {
@@ -26,8 +27,9 @@ struct EngineConfig {
   size_t unexpected_bytes;                      ///< budget for unexpected messages, per peer
   uint32_t send_limit;                          ///< sends in flight before -FI_EAGAIN
   hmem::DeviceMemory* device_memory = nullptr;  ///< null: all memory is host memory
-  WaitsSink* waits = nullptr;   ///< receives the reports of waits.h; outlives the engine
-  bool loss_fails_all = false;  ///< a lost peer ends receives from any source, too
+  WaitsSink* waits = nullptr;          ///< receives the reports of waits.h; outlives the engine
+  bool loss_fails_all = false;         ///< a lost peer ends receives from any source, too
+  const util::Clock* clock = nullptr;  ///< null: that of the system
 };
 
 /// The arguments of all twelve functions that send a message.

@@ -1,5 +1,6 @@
 #include "protocol/engine.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "protocol/waits.h"
@@ -79,11 +80,12 @@ class WithoutMessages final : public transport::Sink {
   transport::Sink& x_engine;
 };
 
+constexpr unsigned kMostSends = 1024;  ///< between two polls
+
 /// Returns whether progress is due after this number of sends. If the last progress brought
 /// something, the application should first read its completions and post new receives: messages
 /// that are taken in before that are unexpected.
 bool poll_due(unsigned sends, unsigned limit, bool made_progress) noexcept {
-  constexpr unsigned kMostSends = 1024;
   return sends >= (made_progress ? kMostSends : limit);
 }
 
@@ -208,7 +210,8 @@ inline int Engine::poll_transports(bool all, transport::Sink& sink) noexcept {
   int steps = 0;
   x_left_packets.begin_poll(
       all || x_messages.must_poll_all() ||
-      (x_left_packets.goes_on() && waits(x_sends, x_fast_rma, x_receives, x_peers)));
+      (x_left_packets.goes_on() &&
+       (x_left_packets.is_late() || waits(x_sends, x_fast_rma, x_receives, x_peers))));
   for (transport::Transport* transport : x_transports)
     if (!transport->quiet()) steps += transport->poll(sink);
   if (x_left_packets.end_poll()) x_messages.polled();
@@ -216,6 +219,7 @@ inline int Engine::poll_transports(bool all, transport::Sink& sink) noexcept {
 }
 
 int Engine::progress(bool all) noexcept {
+  x_messages.count_short(std::min(x_sends_since_progress, kMostSends));
   x_sends_since_progress = 0;
   const int steps = poll_transports(all, *this);
   x_made_progress = steps > 0;

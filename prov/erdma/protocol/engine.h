@@ -1,6 +1,5 @@
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -25,14 +24,16 @@ namespace erdma::protocol {
 /// left, neither goes on for long.
 class LeftPackets {
  public:
+  explicit LeftPackets(const util::Clock* clock) noexcept : x_clock(clock ? *clock : x_system) {}
+
   /// A message has just been received, and the endpoint waits for nothing. True: no poll is needed
-  /// until the next receive. To read the clock takes as long as to receive: only the first polls
-  /// that are skipped, and ever fewer of the others, do.
-  bool skip_poll(const util::Clock& clock) noexcept {
-    if (x_skipped == 0) x_first_skipped = clock.now();
+  /// until the next receive. To read the clock takes as long as to receive: only the first two
+  /// polls that are skipped, and every fourth, do.
+  bool skip_poll() noexcept {
+    if (x_skipped == 0) x_first_skipped = x_clock.now();
     ++x_skipped;
-    const bool in_time = x_skipped == 1 || !std::has_single_bit(x_skipped) ||
-                         clock.now() - x_first_skipped <= kLongestSkip;
+    const bool looks = x_skipped == 2 || x_skipped % kSkipsPerLook == 0;
+    const bool in_time = !looks || x_clock.now() - x_first_skipped <= kLongestSkip;
     if (x_skipped <= kMostSkipped && in_time) return true;
     x_skipped = 0;
     x_follows_skips = in_time;
@@ -42,9 +43,14 @@ class LeftPackets {
   /// yet.
   bool left() const noexcept { return x_left; }
   bool take_left() noexcept { return std::exchange(x_left, false); }
-  /// The next poll goes further than those before it: the endpoint may wait for packets, and they
-  /// may lie behind those that were left.
+  /// The next poll goes further than those before it.
   bool goes_on() const noexcept { return x_in_succession >= kMost; }
+  /// Call it if the next poll goes on. True: the last one that did is long past, so that peers may
+  /// wait for what lies behind the packets that were left.
+  bool is_late() noexcept {
+    const uint64_t now = x_clock.now();
+    return now - std::exchange(x_went_on, now) > kLongest;
+  }
   /// `all`: this poll may not leave packets.
   void begin_poll(bool all) noexcept {
     const bool goes_on = this->goes_on();
@@ -64,13 +70,16 @@ class LeftPackets {
   }
 
   /// Polls in succession that leave packets behind a message that was received. The next one goes
-  /// on to an unexpected message.
+  /// on to an unexpected message, or takes all packets if this endpoint waits for any, or the time
+  /// (ns) since the last one that went on is longer.
   static constexpr unsigned kMost = 16;
+  static constexpr uint64_t kLongest = 1'000'000;
   /// Polls that are skipped in succession, and the time in which that happens (ns: peers may access
   /// memory here). The next poll takes at most one unexpected message of each hot ring, or all
   /// packets if that time has passed.
   static constexpr unsigned kMostSkipped = 16;
   static constexpr uint64_t kLongestSkip = 20'000;
+  static constexpr unsigned kSkipsPerLook = 4;
 
  private:
   bool leave_if(bool permitted) noexcept {
@@ -79,7 +88,10 @@ class LeftPackets {
     return leaves;
   }
 
+  const util::SystemClock x_system;
+  const util::Clock& x_clock;
   unsigned x_in_succession = 0;
+  uint64_t x_went_on = 0;
   unsigned x_skipped = 0;
   uint64_t x_first_skipped = 0;
   bool x_follows_skips = false;
@@ -169,12 +181,12 @@ class Engine final : public transport::Sink, PeerLoss {
   }
   /// True: progress() can wait until the application posts the next receive: just_received(), and
   /// this endpoint waits for nothing.
-  bool needs_no_poll(const util::Clock& clock) noexcept {
+  bool needs_no_poll() noexcept {
     const bool taken = x_receives.unexpected().take_released();
     if (!x_left_packets.take_left() && !taken) return false;
     const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
     return !due && x_receives.all_served() && !waits(x_sends, x_fast_rma, x_receives, x_peers) &&
-           x_left_packets.skip_poll(clock);
+           x_left_packets.skip_poll();
   }
   /// True while links have not taken all injected messages and control packets (fins, for example):
   /// no completion tells the caller when they leave.
@@ -243,7 +255,7 @@ class Engine final : public transport::Sink, PeerLoss {
   const std::vector<transport::Transport*> x_transports;
   unsigned x_sends_since_progress = 0;
   bool x_made_progress = false;  ///< the last poll of the transports took at least one step
-  LeftPackets x_left_packets;
+  LeftPackets x_left_packets{x_config.clock};
   bool x_one_sided = false;  ///< enable_one_sided() was called
   Peers x_peers;
   Controls x_controls{x_peers};

@@ -26,6 +26,8 @@ class Messages final : public Initiator {
   /// True: the next poll must not leave packets in their rings (Sink::take_served()), because a
   /// budget packet may be among them.
   bool must_poll_all() const noexcept { return x_unpolled >= kMostUnpolled / 8; }
+  /// At most so many messages that are not counted otherwise have left since the last poll.
+  void count_short(unsigned messages) noexcept { x_unpolled += messages * kShortCost; }
   /// Call it after a poll of all transports that left nothing.
   void polled() noexcept { x_unpolled = 0; }
   /// Returns whether one packet, sent now, is all that the message needs.
@@ -62,6 +64,8 @@ class Messages final : public Initiator {
   /// A quarter of what a receiver tolerates from a peer that cannot know of the budget yet
   /// (UnexpectedMessages): a budget packet may lie behind others that a first poll leaves.
   static constexpr size_t kMostUnpolled = size_t{2} << 20;
+  static constexpr size_t kShortCost = 512;  ///< bytes that a short message costs at most
+  static_assert(sizeof(Unexpected) + transport::kAlwaysEager <= kShortCost);
 
   Controls& x_controls;
   CompletionSink& x_sent;
