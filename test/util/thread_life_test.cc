@@ -78,8 +78,10 @@ TEST(a_word_tells_until_its_thread_is_gone, std::size(kEnds)) {
   shared.step = 2;
   if (end == End::is_killed) kill(child, SIGKILL);
   while (thread_exists(shared.word)) std::this_thread::yield();
-  if (end != End::exits && end != End::is_killed) kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ck_assert_int_eq(WIFSIGNALED(status), end != End::exits);  // it has not failed to execute
   munmap(&shared, sizeof shared);
 }
 

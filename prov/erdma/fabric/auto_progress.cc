@@ -105,8 +105,7 @@ bool AutoProgress::round() noexcept {
       bool quiet = true;
       for (const auto& [source, watched] : x_sources) {
         source->disarm();
-        for (int i = 0; i < kRoundLimit && source->progress() > 0; ++i) {
-        }
+        progress_until_idle(*source, kRoundLimit);
         if (!source->arm()) quiet = false;
       }
       if (quiet) return true;

@@ -193,10 +193,7 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
 /// Executes the operations of peers that have arrived. The application may know from elsewhere that
 /// its peers have posted their last ones.
 void MemoryRegions::serve_rest() noexcept {
-  // One that has just received a message may leave out its next poll, but not two in succession.
-  for (RegionUser* user : x_users)
-    for (int i = 0, vain = 0; i < kRestPolls && vain < 2; ++i)
-      vain = user->progress() > 0 ? 0 : vain + 1;
+  for (RegionUser* user : x_users) progress_until_idle(*user, kRestPolls);
 }
 
 /// Drives operations of peers on the region until none is left, since they can't be interrupted.

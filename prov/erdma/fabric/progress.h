@@ -26,4 +26,11 @@ class ProgressSource {
   ~ProgressSource() = default;
 };
 
+/// Makes progress until there is nothing to do, by `most` calls at most. A source that has just
+/// received a message may leave out its next poll, but not two in succession.
+inline void progress_until_idle(ProgressSource& source, int most) noexcept {
+  for (int calls = 0, vain = 0; calls < most && vain < 2; ++calls)
+    vain = source.progress() > 0 ? 0 : vain + 1;
+}
+
 }  // namespace erdma::fabric

@@ -211,7 +211,7 @@ inline int Engine::poll_transports(bool all, transport::Sink& sink) noexcept {
   x_left_packets.begin_poll(
       all || x_messages.must_poll_all() ||
       (x_left_packets.goes_on() &&
-       (x_left_packets.is_late() || waits(x_sends, x_fast_rma, x_receives, x_peers))));
+       (x_left_packets.is_late() || awaits_packets(x_sends, x_fast_rma, x_receives, x_peers))));
   for (transport::Transport* transport : x_transports)
     if (!transport->quiet()) steps += transport->poll(sink);
   if (x_left_packets.end_poll()) x_messages.polled();

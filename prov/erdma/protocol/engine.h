@@ -39,8 +39,7 @@ class LeftPackets {
     x_follows_skips = in_time;
     return false;
   }
-  /// The last poll left packets behind a message that was received, and take_left() has not said so
-  /// yet.
+  /// The last poll left packets behind a message, and take_left() has not said so yet.
   bool left() const noexcept { return x_left; }
   bool take_left() noexcept { return std::exchange(x_left, false); }
   /// The next poll goes further than those before it.
@@ -129,8 +128,8 @@ class HeldBack {
 };
 
 /// True: an endpoint with these parts waits for packets of its peers, apart from messages.
-inline bool waits(const Sends& sends, const FastRma& rma, Receives& receives,
-                  Peers& peers) noexcept {
+inline bool awaits_packets(const Sends& sends, const FastRma& rma, Receives& receives,
+                           Peers& peers) noexcept {
   return sends.in_use() + rma.in_use() > 0 || receives.deliveries().any() ||
          !peers.waiting().empty();
 }
@@ -185,8 +184,8 @@ class Engine final : public transport::Sink, PeerLoss {
     const bool taken = x_receives.unexpected().take_released();
     if (!x_left_packets.take_left() && !taken) return false;
     const bool due = x_sends_since_progress >= kSendsPerProgress || x_messages.must_poll_all();
-    return !due && x_receives.all_served() && !waits(x_sends, x_fast_rma, x_receives, x_peers) &&
-           x_left_packets.skip_poll();
+    return !due && x_receives.all_served() &&
+           !awaits_packets(x_sends, x_fast_rma, x_receives, x_peers) && x_left_packets.skip_poll();
   }
   /// True while links have not taken all injected messages and control packets (fins, for example):
   /// no completion tells the caller when they leave.
