@@ -71,7 +71,10 @@ void Process::free_block(Block& block) noexcept {
 void Process::see_lives() noexcept {
   for (int to = 0; to < kSlots; ++to) {
     if (to == slot) continue;
-    shm::CmaPeer& peer = static_cast<shm::ShmLink&>(link(to)).direct().peer();
+    auto& known = static_cast<shm::ShmLink&>(link(to));
+    shm::CmaPeer& peer = known.direct().peer();
+    if (bool(peer.life) != known.out().up())
+      world.fail("a word of life does not end with its link", incarnation, uint64_t(to));
     if (peer.life) peer.life = &world.lives[peer.identity().nonce - kFirstNonce];
   }
 }
