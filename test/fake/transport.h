@@ -35,10 +35,11 @@ struct Network {
 /// The behaviour of links. A test may change it between calls.
 struct Behaviour {
   size_t eager = 1024;
+  size_t asks_above = SIZE_MAX;
   size_t room = SIZE_MAX;  ///< packets that may wait for the peer
   size_t more_room = 0;    ///< room that each poll() adds
   bool prefers_read = true;
-  size_t fragmented = 0;        ///< longest message in fragments
+  size_t fragmented = 0;        ///< longest message for which packets are preferred
   bool hold_transfers = false;  ///< get() and put() stay pending
   bool reads_at_once = false;   ///< get() of memory that the peer has shared returns kDone
   int transfer_status = 0;      ///< status for on_done(); bytes move only if 0
@@ -96,9 +97,10 @@ class Transport final : public transport::Transport {
       return 0;
     }
     transport::LinkLimits limits() const noexcept override {
-      return {x_owner.behaviour.eager, x_owner.behaviour.prefers_read};
+      return {x_owner.behaviour.eager, x_owner.behaviour.prefers_read,
+              x_owner.behaviour.asks_above};
     }
-    bool prefers_fragments(size_t length, bool expected) noexcept override {
+    bool prefers_packets(size_t length, bool expected) noexcept override {
       return expected && length <= x_owner.behaviour.fragmented;
     }
     int share(const iovec* memory, size_t count, size_t length, transport::Access access,

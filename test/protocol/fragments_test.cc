@@ -79,6 +79,27 @@ TEST(a_message_arrives_in_fragments_without_a_rendezvous) {
   }
 }
 
+/// The link is asked also for a message that fits into a packet, but only above asks_above.
+TEST(a_message_that_fits_may_be_a_rendezvous) {
+  for (const size_t asks_above : {kPacket - 1, kPacket, SIZE_MAX})
+    for (const size_t fragmented : {size_t{0}, kPacket}) {
+      FragmentPair pair;
+      pair.a.transport.behaviour.asks_above = asks_above;
+      pair.a.transport.behaviour.fragmented = fragmented;
+      const auto bytes = pattern(kPacket);
+      std::vector<char> got(kPacket);
+      must(pair.b.receive(got.data(), got.size(), 7, &g_two));
+      must(pair.a.send(1, bytes.data(), bytes.size(), 7, &g_one));
+      ck_assert_int_eq(pair.a.sent.entries.empty(), asks_above < kPacket && fragmented == 0);
+      pair.run_until_idle();
+      ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
+      ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
+      ck_assert_uint_eq(pair.b_to_a().arrived, 1);
+      ck_assert(got == bytes);
+      pair.finish();
+    }
+}
+
 TEST(a_longer_message_is_a_rendezvous) {
   FragmentPair pair;
   const auto bytes = pattern(65537);

@@ -389,28 +389,28 @@ void own_core(Link& link) {
       transport::shm::CoreSharing([]() noexcept { return transport::shm::CoreSharing::Usage{}; });
 }
 
-/// The link prefers no fragments in a cold ring, for a receiver that has consumed nothing for long,
+/// The link prefers no packets in a cold ring, for a receiver that has consumed nothing for long,
 /// and for messages longer than FI_ERDMA_SHM_EAGER_SIZE.
-TEST(a_link_prefers_fragments_while_its_receiver_takes_them) {
+TEST(a_link_prefers_packets_while_its_receiver_takes_them) {
   constexpr size_t kMost = 100'000, kPart = 8192;
   transport::shm::Options options;
   options.eager_bytes = kMost;
   Pair pair;
   ck_assert(open_side(pair.a, options) && open_side(pair.b));
   Link& link = pair.a_to_b();
-  ck_assert(!link.prefers_fragments(20'000, true));
+  ck_assert(!link.prefers_packets(20'000, true));
   uint64_t sent = make_hot(pair);
   own_core(link);
-  ck_assert(link.prefers_fragments(20'000, true) && link.prefers_fragments(kMost, true));
-  ck_assert(!link.prefers_fragments(kMost + 1, true));
+  ck_assert(link.prefers_packets(20'000, true) && link.prefers_packets(kMost, true));
+  ck_assert(!link.prefers_packets(kMost + 1, true));
   const std::vector<char> part(kPart);
   const iovec iov{const_cast<char*>(part.data()), kPart};
   while (link.send(numbered(sent), &iov, 1, kPart, SendHint::none) == 0) ++sent;
   unsigned refused = 0;
-  while (link.prefers_fragments(kMost, true)) ++refused;
+  while (link.prefers_packets(kMost, true)) ++refused;
   ck_assert_uint_gt(refused, 100);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
-  ck_assert(link.prefers_fragments(kMost, true));
+  ck_assert(link.prefers_packets(kMost, true));
 }
 
 /// What a thread sees that runs for no time, and loses its core twice between two looks.
@@ -420,7 +420,7 @@ transport::shm::CoreSharing::Usage crowded() noexcept {
 }
 
 /// Where CMA is refused, messages that are likely to find their receive posted may be longer.
-TEST(without_cma_a_link_prefers_fragments_for_longer_messages) {
+TEST(without_cma_a_link_prefers_packets_for_longer_messages) {
   using transport::shm::FragmentLimits;
   constexpr size_t kMost = FragmentLimits::kRefused.message;
   transport::shm::Options options;
@@ -430,14 +430,14 @@ TEST(without_cma_a_link_prefers_fragments_for_longer_messages) {
   auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
   make_hot(pair);
   own_core(link);
-  ck_assert(link.prefers_fragments(kMost, true) && !link.prefers_fragments(kMost, false));
-  ck_assert(!link.prefers_fragments(kMost + 1, true));
+  ck_assert(link.prefers_packets(kMost, true) && !link.prefers_packets(kMost, false));
+  ck_assert(!link.prefers_packets(kMost + 1, true));
   transport::shm::CoreSharing shared(crowded);
   shared.judge(1'000'000'000);
   shared.judge(2'000'000'000);
   ck_assert(shared.shared());
   link.context().core = shared;
-  ck_assert(link.prefers_fragments(FragmentLimits::kCopiesPay.message, false));
+  ck_assert(link.prefers_packets(FragmentLimits::kCopiesPay.message, false));
 }
 
 /// The receiver tells its sender how fast it takes long payloads, after the first few.
@@ -486,7 +486,7 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
   const auto rendezvous = [&](size_t length) {
     unsigned found = 0;
     for (unsigned i = 0; i < WayChoice::kFirstPause; ++i)
-      found += !link.prefers_fragments(length, true);
+      found += !link.prefers_packets(length, true);
     return found;
   };
   ck_assert_uint_eq(rendezvous(40'000), 0);

@@ -16,6 +16,11 @@ namespace {
 /// last one alone delays the message; but each costs some 100 ns.
 constexpr size_t kFragment = 8192;
 
+bool prefers_packets(size_t length, Peer& peer) noexcept {
+  const bool expected = length <= LongMessages::kLong || peer.long_messages.expected();
+  return peer.link->prefers_packets(length, expected);
+}
+
 }  // namespace
 
 bool Messages::send(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
@@ -31,17 +36,16 @@ int Messages::launch(Send& send) noexcept {
   if (send.sent > 0) return send_fragments(send);
   Peer& peer = *send.peer;
   const size_t length = send.buffers.length;
-  const bool fits = length <= transport::kAlwaysEager || length <= peer.link->limits().eager;
-  const bool expected = length <= LongMessages::kLong || peer.long_messages.expected();
-  send.rendezvous = peer.throttled_by || (!fits && !peer.link->prefers_fragments(length, expected));
+  const bool goes_whole = fits(length, *peer.link);
+  send.rendezvous = peer.throttled_by || !(goes_whole || prefers_packets(length, peer));
   if (send.rendezvous) return send_rts(send);
   if (must_poll()) return -FI_EAGAIN;
-  if (fits) return send_eager(send);
   if (send.remote_key.size) {  // the ring had no room for the rts
     peer.link->revoke(send.remote_key);
     send.remote_key.size = 0;
   }
-  return send_fragments(send);
+  return goes_whole || length <= peer.link->limits().eager ? send_eager(send)
+                                                           : send_fragments(send);
 }
 
 void Messages::count_long(const Send& send, bool in_fragments) noexcept {

@@ -20,6 +20,12 @@ class Messages final : public Initiator {
   static bool is_short(const SendArgs& args) noexcept {
     return args.length <= transport::kAlwaysEager;
   }
+  /// True: a message of that length goes in one packet, without asking the link.
+  static bool fits(size_t length, const transport::Link& link) noexcept {
+    if (length <= transport::kAlwaysEager) return true;
+    const transport::LinkLimits limits = link.limits();
+    return length <= std::min(limits.eager, limits.asks_above);
+  }
   /// True: so many eager bytes have left since the last poll that further messages wait for a poll,
   /// which may bring a budget packet. The caller makes progress.
   bool must_poll() const noexcept { return x_unpolled >= kMostUnpolled; }
@@ -32,8 +38,7 @@ class Messages final : public Initiator {
   void polled() noexcept { x_unpolled = 0; }
   /// Returns whether one packet, sent now, is all that the message needs.
   static bool goes_direct(const SendArgs& args, const Peer& peer) noexcept {
-    return peer.direct && !args.until_delivered && !args.fence &&
-           (is_short(args) || args.length <= peer.link->limits().eager);
+    return peer.direct && !args.until_delivered && !args.fence && fits(args.length, *peer.link);
   }
   /// Sends such a message. False: nothing happened.
   bool send_direct(const SendArgs& args, Peer& peer) noexcept;

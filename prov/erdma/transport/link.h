@@ -44,6 +44,8 @@ enum class SendHint : uint8_t {
 struct LinkLimits {
   size_t eager;       ///< largest payload of a packet, in bytes; may change between calls
   bool prefers_read;  ///< rendezvous: true: the receiver calls get(); false: the sender put()
+  /// For longer messages prefers_packets() is asked even if one packet is enough.
+  size_t asks_above = SIZE_MAX;
 };
 
 /// Sends packets that can be retracted as long as the peer has not looked at them.
@@ -114,9 +116,10 @@ class Link {
   [[nodiscard]] virtual int send(const Header& header, const iovec* payload, size_t count,
                                  size_t length, SendHint hint) noexcept = 0;
   virtual LinkLimits limits() const noexcept = 0;
-  /// Returns whether a message that is longer than a packet is better sent in several packets than
-  /// by a rendezvous. `expected`: the receiver is likely to have posted the receive by then.
-  virtual bool prefers_fragments(size_t length, bool expected) noexcept {
+  /// Returns whether a message is better sent in packets than by a rendezvous. To be asked once for
+  /// each that is longer than a packet or LinkLimits::asks_above. `expected`: the receiver is
+  /// likely to have posted the receive by then.
+  virtual bool prefers_packets(size_t length, bool expected) noexcept {
     return (void)length, (void)expected, false;
   }
 

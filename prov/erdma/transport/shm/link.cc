@@ -94,7 +94,7 @@ LinkLimits ShmLink::limits() const noexcept {
 // the ring, and the receiver can complete it by itself. So do messages to so many peers that they
 // leave the cache before the receivers run, and unexpected ones, but where processes share a core:
 // there a rendezvous that copies takes turns on it.
-bool ShmLink::prefers_fragments(size_t length, bool expected) noexcept {
+bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   RingSender* const ring = x_out.hot_ring();
   const bool shared_core = context().core.shared();
   const auto most = context().fragment_limits.limits(shared_core, calls_help(x_direct.peer()));

@@ -35,7 +35,7 @@ class ShmLink final : public Link,
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override;
   LinkLimits limits() const noexcept override;
-  bool prefers_fragments(size_t length, bool expected) noexcept override;
+  bool prefers_packets(size_t length, bool expected) noexcept override;
   int share(const iovec* memory, size_t count, size_t length, Access access,
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;

@@ -28,7 +28,10 @@ class StagingLink final : public Link {
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override;
-  LinkLimits limits() const noexcept override { return x_inner.limits(); }
+  LinkLimits limits() const noexcept override {
+    const LinkLimits inner = x_inner.limits();
+    return {inner.eager, inner.prefers_read};
+  }
   int share(const iovec* memory, size_t count, size_t length, Access access,
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
