@@ -206,10 +206,10 @@ struct Message {
   RemoteKey remote_key;
 
   Message(Channel& channel, size_t length_, uint64_t token_ = 7, size_t froms = 3, size_t tos = 2,
-          uint64_t group = 0)
+          uint64_t group = 0, bool timed = false)
       : from(length_, froms, 0x11), to(length_, tos, 0x22), length(length_), token(token_) {
     from.fill(unsigned(token));
-    ck_assert_int_eq(channel.out.share(from.iov, from.count, length, remote_key), 0);
+    ck_assert_int_eq(channel.out.share(from.iov, from.count, length, remote_key, timed), 0);
     channel.shared_keys.push_back(remote_key);
     ck_assert_int_eq(channel.in.start(remote_key, to.iov, to.count, length, token, group), 0);
   }

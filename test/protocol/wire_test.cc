@@ -4,14 +4,14 @@
 
 #include "libcheck.h"
 
-/// The bytes of every header in version 6. A change of a line in this file changes what a peer of
+/// The bytes of every header in version 7. A change of a line in this file changes what a peer of
 /// the same version expects, so kVersion must be increased.
 namespace {
 
 using namespace erdma;
 using namespace erdma::protocol::wire;
 
-static_assert(kVersion == 6, "the bytes below belong to version 6");
+static_assert(kVersion == 7, "the bytes below belong to version 7");
 
 /// Formats the value in hexadecimal, in groups of eight bytes.
 template <typename T>

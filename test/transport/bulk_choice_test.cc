@@ -122,34 +122,26 @@ TEST(a_message_that_crossed_one_of_this_side_is_read_alone, 2) {
                : channel.in_counters.cma_read_bytes == message.length);
 }
 
-struct RateCase {
+struct TimeCase {
   Ways ways;
-  size_t length;
+  bool asked;
   bool published;
 };
-constexpr RateCase kRateCases[] = {
-    {Ways::dual, 64 * kKiB, true},
-    {Ways::dual, 32 * kKiB, false},  // always comes in fragments
-    {Ways::dual, 128 * kKiB, true},
-    {Ways::read_only, 128 * kKiB, true},
-    {Ways::dual, 128 * kKiB + 1, false},  // never comes in fragments
-    {Ways::write_only, 64 * kKiB, false},
-    {Ways::bounce, 64 * kKiB, false},
+constexpr TimeCase kTimeCases[] = {
+    {Ways::dual, true, true},        {Ways::read_only, true, true}, {Ways::dual, false, false},
+    {Ways::write_only, true, false}, {Ways::bounce, true, false},
 };
 
-/// The sender learns how fast the receiver reads messages that could have come in fragments.
-TEST(the_receiver_publishes_how_fast_it_reads, std::size(kRateCases)) {
-  const RateCase& c = kRateCases[_i];
+/// The sender learns how long the receiver's calls would have taken for the whole message.
+TEST(the_receiver_tells_how_long_it_read, std::size(kTimeCases)) {
+  const TimeCase& c = kTimeCases[_i];
   Channel channel(c.ways);
-  ck_assert_uint_eq(channel.out.read_rates().word(), 0);
-  for (uint64_t token = 0; token < 4; ++token) {
-    Message message(channel, c.length, token);
-    channel.run();
-    ck_assert(message.arrived());
-  }
-  ck_assert_uint_eq(channel.out.read_rates().of(c.length) > 0, c.published);
-  const size_t other = c.length == 64 * kKiB ? 128 * kKiB : 64 * kKiB;
-  ck_assert_uint_eq(channel.out.read_rates().of(other), 0);
+  Message message(channel, 128 * kKiB, 7, 3, 2, 0, c.asked), next(channel, 128 * kKiB, 8);
+  ck_assert_uint_eq(channel.out.read_time(message.remote_key), 0);
+  channel.run();
+  ck_assert(message.arrived() && next.arrived());
+  ck_assert_uint_eq(channel.out.read_time(message.remote_key) > 0, c.published);
+  ck_assert_uint_eq(channel.out.read_time(next.remote_key), 0);
 }
 
 TEST(who_is_needed_does_its_part_on_a_shared_core, 2) {

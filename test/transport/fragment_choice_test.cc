@@ -6,26 +6,32 @@
 #include "fake/set_clock.h"
 #include "libcheck.h"
 #include "transport/shm/fragment_timer.h"
+#include "transport/shm/turns.h"
 
 namespace erdma::transport::shm {
 namespace {
 
 constexpr size_t kLength = size_t{64} * 1024;
+constexpr FragmentChoice::Kind kKind{kLength, false};
 
 struct WayTimes {
   uint64_t fragments, rendezvous;  ///< ns
 };
 
 /// Sends messages and returns how many went in fragments.
-unsigned send(FragmentChoice& choice, size_t length, const WayTimes& times, unsigned messages) {
+unsigned send(FragmentChoice& choice, FragmentChoice::Kind kind, const WayTimes& times,
+              unsigned messages) {
   unsigned by_fragments = 0;
   for (unsigned i = 0; i < messages; ++i) {
-    const FragmentChoice::Way way = choice.choose(length);
+    const FragmentChoice::Way way = choice.choose(kind);
     by_fragments += way.fragments;
     if (way.timed)
-      choice.record(length, way.fragments, way.fragments ? times.fragments : times.rendezvous);
+      choice.record(kind, way.fragments, way.fragments ? times.fragments : times.rendezvous);
   }
   return by_fragments;
+}
+unsigned send(FragmentChoice& choice, size_t length, const WayTimes& times, unsigned messages) {
+  return send(choice, {length, length <= FragmentChoice::kLongestInTurns}, times, messages);
 }
 
 TEST(first_messages_go_in_fragments) {
@@ -45,6 +51,8 @@ constexpr WayCase kWayCases[] = {
     {kLength, {105, 100}, true},     // not clearly
     {40'032, {5'004, 4'448}, true},  // 9 bytes per nanosecond are not clearly more than 8
     {FragmentChoice::kShortest + 1, {200, 100}, false},
+    {16 * 1024 + 1, {200, 100}, false},
+    {FragmentChoice::kLongestInTurns + 1, {200, 100}, false},
     {128 * 1024, {200, 100}, false},
     {64 * 1024 + 1, {100, 200}, true},
 };
@@ -53,19 +61,85 @@ constexpr WayCase kWayCases[] = {
 TEST(the_faster_way_is_taken, std::size(kWayCases)) {
   const WayCase& c = kWayCases[_i];
   FragmentChoice choice;
-  send(choice, c.length, c.times, WayChoice::kFirstTrial + WayChoice::kTrials);
+  send(choice, c.length, c.times, 4 * WayChoice::kFirstPause);
   constexpr unsigned kMessages = 16 * WayChoice::kLongestPause;
   const unsigned by_fragments = send(choice, c.length, c.times, kMessages);
   const unsigned slower = c.fragments ? kMessages - by_fragments : by_fragments;
-  ck_assert_uint_ge(slower, 16 * WayChoice::kTrials);
+  ck_assert_uint_ge(slower, 15 * WayChoice::kTrials);
   ck_assert_uint_le(slower, kMessages / 100);
 }
 
-TEST(each_class_of_lengths_is_judged_alone) {
+TEST(each_class_is_judged_alone) {
+  constexpr FragmentChoice::Kind kKinds[] = {
+      {16 * 1024, true},     {32 * 1024, true},  {64 * 1024, true},
+      {64 * 1024 + 1, true}, {64 * 1024, false}, {64 * 1024 + 1, false},
+  };
+  for (const FragmentChoice::Kind& one : kKinds) {
+    FragmentChoice choice;
+    send(choice, one, {200, 100}, 1000);
+    for (const FragmentChoice::Kind& kind : kKinds)
+      ck_assert_int_eq(choice.choose(kind).fragments, &kind != &one);
+  }
+}
+
+/// Then messages of two kinds alternate, for example those that the sender has just written, which
+/// a rendezvous moves slowly, and others. The sum of their times decides.
+TEST(two_kinds_of_messages_are_judged_together) {
   FragmentChoice choice;
-  send(choice, kLength, {200, 100}, 1000);
-  ck_assert(!choice.choose(kLength).fragments);
-  ck_assert(choice.choose(kLength + 1).fragments);
+  unsigned by_fragments = 0;
+  for (unsigned i = 0; i < 2000; ++i)
+    by_fragments += send(choice, kLength, {200, i % 2 ? 100u : 400u}, 1);
+  ck_assert_uint_ge(by_fragments, 1800);
+}
+
+/// The bytes of the first message that tries the other way are not where that way leaves them.
+TEST(the_first_message_of_a_trial_is_not_timed) {
+  FragmentChoice choice;
+  FragmentChoice::Way way{};
+  do way = choice.choose({kLength, true});
+  while (way.fragments);
+  ck_assert(!way.timed);
+  for (unsigned i = 0; i < WayChoice::kTimed; ++i) {
+    way = choice.choose({kLength, true});
+    ck_assert(way.timed && !way.fragments);
+  }
+}
+
+/// A way that has just become the faster one may soon be the slower one again.
+TEST(the_other_way_is_tried_again_soon_after_a_change) {
+  FragmentChoice choice;
+  constexpr unsigned kMany = 4 * WayChoice::kLongestPause;
+  send(choice, kLength, {100, 200}, kMany);
+  unsigned until_change = 0;
+  while (choice.choose({kLength, false}).fragments) ++until_change;
+  send(choice, kLength, {100, 50}, WayChoice::kTimed);
+  ck_assert_uint_le(until_change, WayChoice::kLongestPause);
+  ck_assert_uint_eq(send(choice, kLength, {100, 50}, WayChoice::kFirstPause - 1), 0);
+  ck_assert_uint_eq(send(choice, kLength, {100, 50}, WayChoice::kTrials), WayChoice::kTrials);
+}
+
+TEST(sides_that_answer_each_other_take_turns) {
+  struct Step {
+    uint32_t taken, pushed, entries;
+    bool fin_follows, in_turns;
+  };
+  // Each begins at the largest number, so that the counts wrap around.
+  constexpr Step kSteps[] = {
+      {1, 0, 4, false, true},    // something has come
+      {1, 4, 4, false, false},   // nothing since
+      {2, 8, 4, true, true},     // a rendezvous
+      {3, 9, 4, false, false},   // only its fin has come
+      {4, 13, 4, true, true},    //
+      {6, 14, 4, false, true},   // an answer besides the fin
+      {7, 40, 4, false, false},  // much was sent since
+      {8, 52, 4, false, true},
+  };
+  Turns turns;
+  turns.in_turns(UINT32_MAX, UINT32_MAX - 4, 4);
+  for (const Step& step : kSteps) {
+    ck_assert_int_eq(turns.in_turns(step.taken - 1, step.pushed - 1, step.entries), step.in_turns);
+    if (step.fin_follows) turns.expect_fin();
+  }
 }
 
 TEST(a_way_that_became_slower_is_left) {
@@ -73,17 +147,17 @@ TEST(a_way_that_became_slower_is_left) {
   constexpr unsigned kMany = 4 * WayChoice::kLongestPause;
   send(choice, kLength, {200, 100}, kMany);
   send(choice, kLength, {200, 400}, kMany);
-  ck_assert_uint_ge(send(choice, kLength, {200, 400}, 100), 97);
+  ck_assert_uint_ge(send(choice, kLength, {200, 400}, 100), 100 - WayChoice::kTrials);
   send(choice, kLength, {200, 100}, kMany);
-  ck_assert_uint_le(send(choice, kLength, {200, 100}, 100), 3);
+  ck_assert_uint_le(send(choice, kLength, {200, 100}, 100), WayChoice::kTrials);
 }
 
 /// One rate that is too low, for example of a message whose receiver came late, decides nothing.
 TEST(one_slow_message_decides_nothing) {
   FragmentChoice choice;
   send(choice, kLength, {100, 200}, 200);
-  choice.record(kLength, true, 100'000);
-  ck_assert_uint_ge(send(choice, kLength, {100, 200}, 60), 57);
+  choice.record(kKind, true, 100'000);
+  ck_assert_uint_ge(send(choice, kLength, {100, 200}, 60), 60 - WayChoice::kTrials);
 }
 
 /// An endpoint with two links, whose messages take a time.
@@ -96,19 +170,19 @@ struct Timed {
   bool waits = false;            ///< for room in the ring, during each message
   bool others_wait = false;      ///< messages of the other link
   FragmentTimer::Receiver receiver{0, false, 0};
-  bool polls = true;    ///< the receiver
-  bool drained = true;  ///< the ring, when the message begins
-  ReadRates rates;      ///< of the receiver
+  bool polls = true;     ///< the receiver
+  bool drained = true;   ///< the ring, when the message begins
+  uint32_t reading = 0;  ///< ns of the receiver; 0 = unknown
 
   void written(const void* link) {
     if (timer.times(link)) timer.written(8192, receiver);
   }
   void revoked(const void* link, const RemoteKey& key) {
-    if (timer.times(link)) timer.revoked(key, rates, receiver.take_rate);
+    if (timer.times(link)) timer.revoked(key, reading, receiver.take_rate);
   }
   void message(const WayTimes& times, bool alone = true, bool refused = false) {
     const void* const link = &links[0];
-    if (timer.prefers_fragments(link, kLength, alone)) {
+    if (timer.prefers_fragments(link, kKind, alone)) {
       ++fragments;
       if (timer.times(link) && drained) timer.watch(receiver.consumed);
       for (size_t sent = 0; sent + 8192 < kLength; sent += 8192) {
@@ -123,7 +197,7 @@ struct Timed {
       key.put(uint64_t{4711});
       other.put(uint64_t{4712});
       timer.shared(link, kLength, key);
-      if (sends_to_others) (void)timer.prefers_fragments(&links[1], kLength, true);
+      if (sends_to_others) (void)timer.prefers_fragments(&links[1], kKind, true);
       revoked(&links[1], key);
       revoked(link, other);
       if (waits) timer.wait(link);
@@ -144,17 +218,8 @@ struct Timed {
 
 TEST(messages_are_timed_until_they_are_there) {
   Timed slow, fast;
-  ck_assert_uint_le(slow.last_by_fragments({9'000, 6'000}), 3);
-  ck_assert_uint_ge(fast.last_by_fragments({9'000, 12'000}), 57);
-}
-
-/// The rates of a receiver that reads kLength in this time.
-ReadRates rates_of(uint64_t nanoseconds) {
-  util::RecentRates rates;
-  rates.add(kLength, nanoseconds);
-  ReadRates published;
-  published.set(kLength, rates);
-  return published;
+  ck_assert_uint_le(slow.last_by_fragments({9'000, 6'000}), WayChoice::kTrials);
+  ck_assert_uint_ge(fast.last_by_fragments({9'000, 12'000}), 60 - WayChoice::kTrials);
 }
 
 struct ReceiverCase {
@@ -189,16 +254,16 @@ TEST(the_receivers_part_counts, std::size(kReceiverCases)) {
   timed.receiver.sends_too = c.sends_too;
   timed.polls = c.polls;
   timed.drained = c.drained;
-  if (c.reads) timed.rates = rates_of(c.reads);
+  timed.reading = uint32_t(c.reads);
   const unsigned fragments = timed.last_by_fragments(c.sender);
-  ck_assert(c.fragments ? fragments >= 57 : fragments <= 12);
+  ck_assert(c.fragments ? fragments >= 60 - WayChoice::kTrials : fragments <= 12);
 }
 
 /// What the receiver has published is right even if the message had to wait.
 TEST(a_rendezvous_that_waits_is_judged_by_the_receivers_rate) {
   for (const bool alone : {true, false}) {
     Timed timed;
-    timed.rates = rates_of(3'000);
+    timed.reading = 3'000;
     for (int i = 0; i < 20; ++i) timed.message({9'000, 60'000});  // the fragments are timed
     timed.waits = alone;
     for (int i = 0; i < 400; ++i) timed.message({9'000, 60'000}, alone);
@@ -213,18 +278,7 @@ TEST(a_rendezvous_that_waits_is_judged_by_the_receivers_rate) {
 TEST(what_waits_for_another_peer_ends_no_measurement) {
   Timed timed;
   timed.others_wait = true;
-  ck_assert_uint_le(timed.last_by_fragments({9'000, 6'000}), 3);
-}
-
-TEST(rates_of_each_class_are_kept_apart) {
-  ReadRates rates = rates_of(8'192);
-  ck_assert_uint_eq(rates.of(kLength), 8000);
-  ck_assert_uint_eq(rates.of(kLength + 1), 0);
-  util::RecentRates fast;
-  fast.add(kLength, 1);
-  rates.set(kLength + 1, fast);
-  ck_assert_uint_eq(rates.of(kLength), 8000);
-  ck_assert_uint_eq(ReadRates(rates.word()).of(2 * kLength), 0xffff);
+  ck_assert_uint_le(timed.last_by_fragments({9'000, 6'000}), WayChoice::kTrials);
 }
 
 TEST(messages_to_other_peers_end_no_measurement) {
@@ -249,7 +303,7 @@ TEST(a_rendezvous_that_cannot_be_timed_is_given_up) {
   for (unsigned i = 0; i < 3 * WayChoice::kLongestPause; ++i) timed.message({9'000, 6'000}, false);
   timed.fragments = 0;
   for (unsigned i = 0; i < 60; ++i) timed.message({9'000, 6'000}, false);
-  ck_assert_uint_ge(timed.fragments, 57);
+  ck_assert_uint_ge(timed.fragments, 60 - WayChoice::kTrials);
 }
 
 /// A message whose memory could not be shared is not mistaken for the next.
@@ -258,7 +312,7 @@ TEST(what_is_shared_for_another_message_is_not_timed) {
   RemoteKey key;
   key.put(uint64_t{4711});
   for (int i = 0; i < 1000; ++i) {
-    const bool fragments = timed.timer.prefers_fragments(&timed.links[0], kLength, true);
+    const bool fragments = timed.timer.prefers_fragments(&timed.links[0], kKind, true);
     timed.fragments += fragments;
     for (int written = 0; fragments && written < 4; ++written) {
       timed.clock.time += 1000;

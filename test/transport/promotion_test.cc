@@ -413,6 +413,20 @@ TEST(a_link_prefers_packets_while_its_receiver_takes_them) {
   ck_assert(link.prefers_packets(kMost, true));
 }
 
+/// So it is if one packet would have room for them.
+TEST(no_packet_is_longer_than_the_user_permits) {
+  transport::shm::Options options;
+  options.eager_bytes = 10'000;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  Link& link = pair.a_to_b();
+  make_hot(pair);
+  own_core(link);
+  ck_assert_uint_eq(link.limits().eager, options.eager_bytes);
+  ck_assert(link.prefers_packets(options.eager_bytes, true));
+  ck_assert(!link.prefers_packets(options.eager_bytes + 1, true));
+}
+
 /// What a thread sees that runs for no time, and loses its core twice between two looks.
 transport::shm::CoreSharing::Usage crowded() noexcept {
   static uint64_t forced = 0;
@@ -457,6 +471,23 @@ TEST(a_sender_learns_how_fast_its_receiver_takes_long_payloads) {
   ck_assert_uint_gt(link.out().hot_ring()->take_rate(), 0);
 }
 
+/// Until the byte ring has got its memory.
+void warm(Pair& pair, Link& link, uint64_t& sent) {
+  constexpr size_t kPart = 8192;
+  const std::vector<char> part(kPart);
+  const iovec iov{const_cast<char*>(part.data()), kPart};
+  for (size_t bytes = 0; bytes < transport::shm::kByteRing;) {
+    if (link.send(numbered(sent), &iov, 1, kPart, SendHint::none) == 0) ++sent, bytes += kPart;
+    pair.poll();
+  }
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
+}
+
+bool may_read(const transport::shm::ShmLink& link) {
+  auto& peer = const_cast<transport::shm::ShmLink&>(link).direct().peer();
+  return peer.read.permission == transport::shm::Permission::allowed;
+}
+
 struct TrialCase {
   bool cma;
   size_t shared;  ///< bytes that the receiver has yet to fetch
@@ -490,27 +521,51 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
     return found;
   };
   ck_assert_uint_eq(rendezvous(40'000), 0);
-  constexpr size_t kPart = 8192;
-  const std::vector<char> part(kPart);
-  const iovec iov{const_cast<char*>(part.data()), kPart};
-  for (size_t bytes = 0; bytes < transport::shm::kByteRing;) {
-    if (link.send(numbered(sent), &iov, 1, kPart, SendHint::none) == 0) ++sent, bytes += kPart;
-    pair.poll();
-  }
-  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
+  warm(pair, link, sent);
   own_core(link);
   const std::vector<char> memory(c.shared);
   const iovec shared{const_cast<char*>(memory.data()), memory.size()};
   transport::RemoteKey key;
   if (c.shared)
     ck_assert_int_eq(link.share(&shared, 1, c.shared, transport::Access::refusable_read, key), 0);
-  const bool permitted =
-      link.direct().peer().read.permission == transport::shm::Permission::allowed;
-  ck_assert_uint_eq(rendezvous(40'000), c.tries && permitted ? WayChoice::kTrials : 0);
+  ck_assert_uint_eq(rendezvous(40'000), c.tries && may_read(link) ? WayChoice::kTrials : 0);
   if (c.shared) {
     ck_assert_int_eq(link.revoke(key), 0);
     ck_assert_uint_gt(rendezvous(40'000), 0);
   }
+}
+
+struct TurnCase {
+  size_t length;
+  bool answers;  ///< the peer, each time
+  bool tries;
+};
+constexpr TurnCase kTurnCases[] = {
+    {8'193, true, true},   {32'768, true, true},   {32'769, true, true},  {8'192, true, false},
+    {8'193, false, false}, {32'768, false, false}, {32'769, false, true},
+};
+
+/// Below 32 KiB the link tries a rendezvous only where the sides take turns.
+TEST(shorter_messages_are_tried_by_a_rendezvous_in_turns, std::size(kTurnCases)) {
+  using transport::shm::WayChoice;
+  const TurnCase& c = kTurnCases[_i];
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  uint64_t sent = make_hot(pair);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  warm(pair, link, sent);
+  own_core(link);
+  ck_assert_uint_eq(link.limits().asks_above, may_read(link) ? 8192 : SIZE_MAX);
+  unsigned tried = 0;
+  size_t answers = 0;
+  for (unsigned i = 0; i < WayChoice::kFirstPause; ++i) {
+    tried += !link.prefers_packets(c.length, true);
+    if (!c.answers) continue;
+    ++answers;
+    ck_assert(pair.poll_until([&] { return pair.send(pair.b_to_a(), answers, nullptr, 0) == 0; }));
+    ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == answers; }));
+  }
+  ck_assert_uint_eq(tried > 0, c.tries && may_read(link));
 }
 
 }  // namespace

@@ -51,29 +51,29 @@ constexpr size_t kRmaLengths[] = {89, 256, 257, 1024, 1025, 4096, 4097, 16384};
 
 TEST(the_faster_way_is_taken_for_each_length, std::size(kRmaLengths)) {
   TimedRma fast, slow;
-  ck_assert_uint_ge(fast.last_by_packets(kRmaLengths[_i], {500, 900}), 57);
-  ck_assert_uint_le(slow.last_by_packets(kRmaLengths[_i], {2'700, 900}), 3);
+  ck_assert_uint_ge(fast.last_by_packets(kRmaLengths[_i], {500, 900}), 60 - WayChoice::kTrials);
+  ck_assert_uint_le(slow.last_by_packets(kRmaLengths[_i], {2'700, 900}), WayChoice::kTrials);
 }
 
 TEST(each_class_of_lengths_is_judged_alone) {
   TimedRma timed;
-  ck_assert_uint_le(timed.last_by_packets(4096, {1'200, 600}), 3);
-  ck_assert_uint_ge(timed.last_by_packets(1024, {300, 600}), 57);
-  ck_assert_uint_ge(timed.last_by_packets(4097, {300, 600}), 57);
+  ck_assert_uint_le(timed.last_by_packets(4096, {1'200, 600}), WayChoice::kTrials);
+  ck_assert_uint_ge(timed.last_by_packets(1024, {300, 600}), 60 - WayChoice::kTrials);
+  ck_assert_uint_ge(timed.last_by_packets(4097, {300, 600}), 60 - WayChoice::kTrials);
 }
 
 /// The time of an operation that waits for others tells nothing.
 TEST(operations_that_overlap_are_not_timed) {
   TimedRma timed;
   timed.overlaps = true;
-  ck_assert_uint_ge(timed.last_by_packets(4096, {2'700, 900}), 57);
+  ck_assert_uint_ge(timed.last_by_packets(4096, {2'700, 900}), 60 - WayChoice::kTrials);
 }
 
 /// The peer does not look at packets: that is not what a packet takes.
 TEST(packets_that_are_taken_back_are_not_timed) {
   TimedRma timed;
   timed.retracts = true;
-  ck_assert_uint_ge(timed.last_by_packets(4096, {2'700, 900}), 57);
+  ck_assert_uint_ge(timed.last_by_packets(4096, {2'700, 900}), 60 - WayChoice::kTrials);
 }
 
 /// An operation for which a packet was chosen may be executed by a call all the same.

@@ -16,10 +16,10 @@ struct Shared {
   size_t length;
   RemoteKey key;
 
-  Shared(Channel& of, size_t bytes, size_t froms = 3, size_t tos = 2)
+  Shared(Channel& of, size_t bytes, size_t froms = 3, size_t tos = 2, bool timed = false)
       : channel(of), from(bytes, froms, 0x11), to(bytes, tos, 0x22), length(bytes) {
     from.fill(7);
-    ck_assert_int_eq(channel.out.share(from.iov, from.count, length, key), 0);
+    ck_assert_int_eq(channel.out.share(from.iov, from.count, length, key, timed), 0);
     channel.shared_keys.push_back(key);
   }
   int read() { return channel.in.read_short(key, to.iov, to.count, length); }
@@ -37,6 +37,16 @@ TEST(a_short_message_is_read_by_one_call, std::size(kLengths)) {
   ck_assert_uint_eq(channel.in_counters.cma_read_bytes, shared.length);
   ck_assert(!channel.in.active());
   for (const Ticket& ticket : channel.page().ticket) ck_assert_uint_eq(ticket.state, 0);
+}
+
+TEST(the_sender_is_told_how_long_the_read_took_if_it_asks, 2) {
+  Channel channel(Ways::read_only);
+  Shared asked(channel, 4096, 3, 2, true), other(channel, 4096);
+  Shared& read = _i ? asked : other;
+  ck_assert_int_eq(read.read(), kDone);
+  ck_assert(read.arrived());
+  ck_assert_uint_eq(channel.out.read_time(asked.key) > 0, _i);
+  ck_assert_uint_eq(channel.out.read_time(other.key), 0);
 }
 
 struct Obstacle {

@@ -14,7 +14,7 @@ namespace erdma::protocol::wire {
 /// The handshakes of both transports compare it (transport/version.h). Increase it with each change
 /// of a header, an Op, a flag or a RemoteKey, or of their meaning (test/protocol/wire_test.cc has
 /// their bytes).
-inline constexpr uint8_t kVersion = 6;
+inline constexpr uint8_t kVersion = 7;
 
 /// Returns the same bytes as another type, like std::bit_cast(), which libstdc++ 10 lacks.
 template <typename To, typename From>

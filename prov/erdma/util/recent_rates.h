@@ -26,6 +26,16 @@ class RecentRates {
     return x_count < 2 ? best : second;
   }
 
+  /// The rate of those that are neither the best nor the worst one, taken together. It is that of
+  /// most operations even if some of them differ.
+  float middle() const noexcept {
+    float rates[kRecent];
+    std::copy_n(x_rates, x_count, rates);
+    std::sort(rates, rates + x_count);
+    if (x_count < kRecent) return rates[x_count / 2];
+    return 2 / (1 / rates[1] + 1 / rates[2]);
+  }
+
   /// By how much a way must be faster to be changed to, because changing costs time, too.
   static constexpr float kClearly = 1.125F;
 

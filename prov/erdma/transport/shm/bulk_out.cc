@@ -19,8 +19,8 @@ CmaCall call_of(Mode mode) noexcept {
 
 }  // namespace
 
-int BulkOut::share(const iovec* memory, size_t count, size_t length,
-                   RemoteKey& remote_key) noexcept {
+int BulkOut::share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key,
+                   bool timed) noexcept {
   if (count > kMaxIov || !plausible(memory, count, length)) return -FI_EINVAL;
   if (x_pool.in_use() == kMaxShared) return -FI_EAGAIN;
   SharedMemory* shared = x_pool.acquire();
@@ -30,10 +30,18 @@ int BulkOut::share(const iovec* memory, size_t count, size_t length,
   shared->generation = handle.generation;
   shared->count = uint8_t(count);
   shared->length = length;
+  shared->timed = timed;
   std::copy_n(memory, count, shared->iov);
   x_long += length > PathChoice::kOneCopy;
   encode(*shared, remote_key);
   return 0;
+}
+
+uint32_t BulkOut::read_time(const RemoteKey& remote_key) const noexcept {
+  SharedMemory named;
+  if (!x_page || decode(remote_key, named) != 0) return 0;
+  const ReadTime time = unpack_read_time(x_page->read_time.load(std::memory_order_relaxed));
+  return time.id == named.id() ? time.nanoseconds : 0;
 }
 
 void BulkOut::revoke(const RemoteKey& remote_key) noexcept {

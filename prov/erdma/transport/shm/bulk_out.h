@@ -6,7 +6,6 @@
 
 #include "transport/shm/bulk_shared.h"
 #include "transport/shm/core_sharing.h"
-#include "transport/shm/read_rates.h"
 #include "transport/shm/shared_regions.h"
 #include "util/pool.h"
 
@@ -18,8 +17,10 @@ class BulkOut {
   BulkOut(CmaCalls& calls, CmaPeer& receiver, const CoreSharing& core, Counters& counters)
       : x_calls(calls), x_peer(receiver), x_core(core), x_counters(counters) {}
 
-  /// 0, -FI_EAGAIN while too much is shared, -FI_EINVAL or -FI_ENOMEM.
-  int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key) noexcept;
+  /// 0, -FI_EAGAIN while too much is shared, -FI_EINVAL or -FI_ENOMEM. `timed`: read_time() will be
+  /// asked.
+  int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key,
+            bool timed = false) noexcept;
   /// After the return nothing here touches the memory. A transfer that still uses it fails at the
   /// receiver with -FI_ECANCELED.
   void revoke(const RemoteKey& remote_key) noexcept;
@@ -35,10 +36,9 @@ class BulkOut {
   /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
   /// have work and needs a wake-up.
   int poll() noexcept;
-  /// What the receiver has published.
-  ReadRates read_rates() const noexcept {
-    return ReadRates(x_page ? x_page->read_rates.load(std::memory_order_relaxed) : 0);
-  }
+  /// How long the receiver's calls took, in ns, for what was shared as `timed`; 0 = unknown. To be
+  /// asked before it is revoked.
+  uint32_t read_time(const RemoteKey& remote_key) const noexcept;
   /// What is shared and not revoked. What is shared after something long may have to wait for it.
   enum class Shared : uint8_t { nothing, short_only, some_long };
   Shared shared() const noexcept {

@@ -1,5 +1,6 @@
 #include "transport/shm/bulk_shared.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <type_traits>
@@ -21,6 +22,9 @@ struct WireMemory {
 static_assert(sizeof(WireMemory) == 80 && sizeof(WireMemory) <= RemoteKey::kMaxBytes);
 static_assert(std::is_trivially_copyable_v<WireMemory>);
 
+/// In KeyHead::count.
+constexpr uint8_t kTimed = 0x80;
+
 constexpr size_t wire_bytes(size_t count) noexcept {
   return 16 + 16 * count;
 }
@@ -40,7 +44,8 @@ bool plausible(const iovec* iov, size_t count, uint64_t length) noexcept {
 
 void encode(const SharedMemory& memory, RemoteKey& remote_key) noexcept {
   WireMemory wire{};
-  wire.head = {KeyKind::readable, memory.count, memory.generation, memory.index};
+  wire.head = {KeyKind::readable, uint8_t(memory.count | (memory.timed ? kTimed : 0)),
+               memory.generation, memory.index};
   wire.length = memory.length;
   for (size_t i = 0; i < memory.count; ++i)
     wire.iov[i] = {reinterpret_cast<uintptr_t>(memory.iov[i].iov_base), memory.iov[i].iov_len};
@@ -54,14 +59,22 @@ int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept {
     return -FI_EINVAL;
   std::memcpy(&wire, remote_key.bytes, remote_key.size);
   const KeyHead& head = wire.head;
-  if (head.count > kMaxIov || remote_key.size != wire_bytes(head.count)) return -FI_EINVAL;
+  const auto count = uint8_t(head.count & ~kTimed);
+  if (count > kMaxIov || remote_key.size != wire_bytes(count)) return -FI_EINVAL;
   memory.index = head.index;
   memory.generation = head.generation;
-  memory.count = head.count;
+  memory.count = count;
+  memory.timed = count != head.count;
   memory.length = wire.length;
-  for (size_t i = 0; i < head.count; ++i)
+  for (size_t i = 0; i < count; ++i)
     memory.iov[i] = {remote_address(wire.iov[i].address), wire.iov[i].length};
   return plausible(memory.iov, memory.count, memory.length) ? 0 : -FI_EINVAL;
+}
+
+void publish_read_time(BulkShared& page, const SharedMemory& memory,
+                       uint64_t nanoseconds) noexcept {
+  const auto time = uint32_t(std::clamp<uint64_t>(nanoseconds, 1, UINT32_MAX));
+  page.read_time.store(pack(ReadTime{uint32_t(memory.id()), time}), std::memory_order_relaxed);
 }
 
 void copy_in(void* slot, const iovec* iov, size_t count, uint64_t offset, size_t length,

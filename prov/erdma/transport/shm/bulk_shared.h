@@ -133,12 +133,24 @@ enum class WriteState : uint64_t {
   unasked,
 };
 
+/// How long the calls of the receiver took for the message whose sender asked last.
+struct ReadTime {
+  uint32_t id = 0;  ///< SharedMemory::id()
+  uint32_t nanoseconds = 0;
+};
+inline constexpr uint64_t pack(ReadTime time) noexcept {
+  return uint64_t(time.id) << 32 | time.nanoseconds;
+}
+inline constexpr ReadTime unpack_read_time(uint64_t word) noexcept {
+  return {uint32_t(word >> 32), uint32_t(word)};
+}
+
 struct BulkShared {
   Ticket ticket[kTickets];
   alignas(64) SharedWord write_state;  ///< WriteState of the sender; written by the sender
   alignas(64) SharedWord produced;     ///< Tally of slots filled; written by the sender
   alignas(64) SharedWord consumed;     ///< Tally of slots emptied; written by the receiver
-  SharedWord read_rates;               ///< ReadRates; written by the receiver
+  SharedWord read_time;                ///< ReadTime; written by the receiver
   TicketProgress progress[kTickets];
   /// The last revoked generation of each remote key index; written by the sender. A receiver that
   /// reads without the sender's help learns from it that what it reads is no longer the message.
@@ -205,6 +217,7 @@ struct SharedMemory {
   iovec iov[kMaxIov];
   bool region = false;  ///< a shared region: it is accessed without asking its owner
   bool for_reads = true, for_writes = false;
+  bool timed = false;  ///< the receiver shall tell how long it read: BulkShared::read_time
 
   uint64_t id() const noexcept { return uint64_t(index) << 16 | generation; }
 };
@@ -215,6 +228,9 @@ inline constexpr bool revoked_by(uint16_t last, uint16_t generation) noexcept {
 void encode(const SharedMemory& memory, RemoteKey& remote_key) noexcept;
 /// 0, or -FI_EINVAL for a key that encode() cannot have made.
 int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept;
+
+/// Tells the sender how long this side read.
+void publish_read_time(BulkShared& page, const SharedMemory& memory, uint64_t nanoseconds) noexcept;
 
 /// Like gather() and scatter() of hmem, with a choice of copy function.
 void copy_in(void* slot, const iovec* iov, size_t count, uint64_t offset, size_t length,

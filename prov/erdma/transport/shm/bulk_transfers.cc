@@ -29,10 +29,6 @@ bool is_shared(Mode mode) noexcept {
   return is_divided(mode) || mode == Mode::write_only;
 }
 
-bool is_message(const Transfer& transfer) noexcept {
-  return transfer.call == CmaCall::read && !transfer.remote.region;
-}
-
 /// True if the sender shall take part in the generation that begins. Where it left its half of the
 /// previous ones to this side, moving whole chunks alone is faster: it needs half the system calls,
 /// and a sender on this core cannot delay the end by a chunk that it claimed and has no time to
@@ -230,8 +226,7 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.offset = 0;
   transfer.seen_piece = 0;
   transfer.copied_ns = transfer.copied_bytes = transfer.called_ns = transfer.called_bytes = 0;
-  transfer.timed =
-      transfer.both_ways || (is_message(transfer) && x_read_timer.times(transfer.length));
+  transfer.timed = transfer.both_ways || transfer.remote.timed;
   if (++x_generation == 0) ++x_generation;
   transfer.state = {x_generation, mode, streaming_of(transfer.path)};
   transfer.started = transfer.heard = x_clock.now();
@@ -456,9 +451,9 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   transfer.state.mode = Mode::none;
   if (transfer.lefts == lefts && transfer.status == 0) {
     if (transfer.comparable) x_choice.record(transfer.range.length(), transfer.path, took);
-    if (is_message(transfer))
-      x_read_timer.record(transfer.length, transfer.called_bytes, transfer.called_ns,
-                          x_page.read_rates);
+    if (transfer.remote.timed && transfer.called_bytes > 0)
+      publish_read_time(x_page, transfer.remote,
+                        transfer.called_ns * transfer.length / transfer.called_bytes);
   }
   x_last_end = now;
 }

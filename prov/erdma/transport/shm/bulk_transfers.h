@@ -9,7 +9,6 @@
 #include "transport/shm/bulk_shared.h"
 #include "transport/shm/core_sharing.h"
 #include "transport/shm/path_choice.h"
-#include "transport/shm/read_rates.h"
 #include "util/intrusive_list.h"
 
 namespace erdma::transport::shm {
@@ -157,7 +156,6 @@ class BulkTransfers {
   Counters& x_counters;
   const util::Clock& x_clock;
   PathChoice x_choice;
-  ReadTimer x_read_timer;
   uint32_t x_generation = 0;  ///< the last one given out; unique over all tickets
   Transfer* x_bouncing = nullptr;
   bool x_backed = false;

@@ -18,27 +18,35 @@ class FragmentChoice {
     bool fragments;
     bool timed;  ///< record() shall be told how long this message takes
   };
-  /// Chooses for the message that is sent now. The length is above kShortest.
-  Way choose(size_t length) noexcept {
-    const WayChoice::Way way = x_classes[class_of(length)].choose();
+  /// What is chosen for. Messages of kLongestInTurns or less must be sent in turns.
+  struct Kind {
+    size_t length;  ///< above kShortest
+    bool in_turns;  ///< the two sides take turns, so that messages do not overlap
+  };
+  /// Chooses for the message that is sent now.
+  Way choose(Kind kind) noexcept {
+    const WayChoice::Way way = x_classes[class_of(kind)].choose();
     return {way.first, way.timed};
   }
   /// A message that was to be timed was with the receiver after this time.
-  void record(size_t length, bool fragments, uint64_t nanoseconds) noexcept {
-    x_classes[class_of(length)].record(length, fragments, nanoseconds);
+  void record(Kind kind, bool fragments, uint64_t nanoseconds) noexcept {
+    x_classes[class_of(kind)].record(kind.length, fragments, nanoseconds);
   }
 
-  /// Shorter messages go in fragments. A rendezvous would be little faster in a round trip, and a
-  /// fifth slower in a stream (Sapphire Rapids). If the sender has just written the bytes, the call
-  /// takes twice as long, because they come from the cache of its core.
-  static constexpr size_t kShortest = size_t{32} * 1024;
-
-  static constexpr size_t kClasses = 2;  ///< up to 64 KiB, and longer ones
-  static constexpr size_t class_of(size_t length) noexcept {
-    return length <= 2 * kShortest ? 0 : 1;
-  }
+  /// Messages up to this length always go in packets.
+  static constexpr size_t kShortest = size_t{8} * 1024;
+  /// Messages up to this length go in packets unless the sides take turns.
+  static constexpr size_t kLongestInTurns = size_t{32} * 1024;
 
  private:
+  static constexpr size_t kClasses = 6;
+  /// In turns up to 16, 32, 64 KiB, and longer; others up to 64 KiB, and longer.
+  static constexpr size_t class_of(Kind kind) noexcept {
+    const size_t in_turns = (kind.length > 2 * kShortest) + (kind.length > kLongestInTurns) +
+                            (kind.length > 2 * kLongestInTurns);
+    return kind.in_turns ? in_turns : in_turns + 2;
+  }
+
   WayChoice x_classes[kClasses];
 };
 

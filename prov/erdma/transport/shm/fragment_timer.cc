@@ -6,8 +6,11 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// What the packets of a rendezvous add to the time in which the receiver reads.
-constexpr uint64_t kPackets = 500;  // ns
+/// What the packets of a rendezvous add to the time in which the receiver reads, in ns. A short one
+/// needs no ticket (ShortReads).
+constexpr uint64_t time_of_packets(size_t length) noexcept {
+  return length <= FragmentChoice::kLongestInTurns ? 200 : 500;
+}
 
 uint64_t time_at(uint32_t rate, size_t length) noexcept {
   return uint64_t(length) * 1000 / rate;
@@ -23,15 +26,16 @@ uint64_t cost_of_rewriting(uint64_t reading, uint64_t taking) noexcept {
 
 }  // namespace
 
-bool FragmentTimer::prefers_fragments(const void* link, size_t length, bool alone) noexcept {
-  const FragmentChoice::Way way = x_choice.choose(length);
+bool FragmentTimer::prefers_fragments(const void* link, FragmentChoice::Kind kind,
+                                      bool alone) noexcept {
+  const FragmentChoice::Way way = x_choice.choose(kind);
   const bool busy = x_link && x_remote_key.size;  // a rendezvous with another peer, as a rule
   if (busy) return way.fragments;
   x_link = way.timed ? link : nullptr;
   if (!x_link) return way.fragments;
   x_alone = alone;
   x_fragments = way.fragments;
-  x_length = length;
+  x_kind = kind;
   x_written = 0;
   x_watched = false;
   x_remote_key.size = 0;
@@ -44,38 +48,38 @@ bool FragmentTimer::prefers_fragments(const void* link, size_t length, bool alon
 // as when it computes, or if messages go both ways, as each side does both copies then.
 void FragmentTimer::written(size_t length, Receiver receiver) noexcept {
   x_written += length;
-  if (!x_fragments || x_length - x_written > length) return;  // not the last but one
-  const uint64_t writing = (x_clock.now() - x_began) * x_length / x_written;
-  const uint64_t taking = receiver.take_rate ? time_at(receiver.take_rate, x_length) : writing;
+  if (!x_fragments || x_kind.length - x_written > length) return;  // not the last but one
+  const uint64_t writing = (x_clock.now() - x_began) * x_kind.length / x_written;
+  const uint64_t taking = receiver.take_rate ? time_at(receiver.take_rate, x_kind.length) : writing;
   const uint64_t shorter = std::min(writing, taking);
   const bool idle = x_watched && receiver.consumed == x_consumed;
   const bool overlap = !receiver.sends_too && !idle;
-  x_choice.record(x_length, true,
-                  std::max(writing, taking) + (overlap ? shorter * length / x_length : shorter));
+  x_choice.record(
+      x_kind, true,
+      std::max(writing, taking) + (overlap ? shorter * length / x_kind.length : shorter));
   x_link = nullptr;
 }
 
 void FragmentTimer::shared(const void* link, size_t length, const RemoteKey& remote_key) noexcept {
   if (x_link != link || x_remote_key.size) return;
-  if (x_fragments || x_length != length)
-    x_link = nullptr;
-  else
+  if (times_read(link, length))
     x_remote_key = remote_key;
+  else
+    x_link = nullptr;
 }
 
-void FragmentTimer::revoked(const RemoteKey& remote_key, ReadRates rates,
+void FragmentTimer::revoked(const RemoteKey& remote_key, uint32_t reading,
                             uint32_t take_rate) noexcept {
   if (x_remote_key.size != remote_key.size ||
       std::memcmp(x_remote_key.bytes, remote_key.bytes, remote_key.size) != 0)
     return;
   x_link = nullptr;
   uint64_t took = x_alone ? x_clock.now() - x_began : UINT64_MAX;
-  if (const uint32_t rate = rates.of(x_length)) {
-    const uint64_t reading = time_at(rate, x_length);
-    took = std::min(took, reading + kPackets);
-    if (take_rate) took += cost_of_rewriting(reading, time_at(take_rate, x_length));
+  if (reading > 0) {
+    took = std::min(took, reading + time_of_packets(x_kind.length));
+    if (take_rate) took += cost_of_rewriting(reading, time_at(take_rate, x_kind.length));
   }
-  if (took != UINT64_MAX) x_choice.record(x_length, false, took);
+  if (took != UINT64_MAX) x_choice.record(x_kind, false, took);
 }
 
 }  // namespace erdma::transport::shm

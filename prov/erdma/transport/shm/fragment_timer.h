@@ -5,7 +5,6 @@
 
 #include "transport/memory.h"
 #include "transport/shm/fragment_choice.h"
-#include "transport/shm/read_rates.h"
 #include "util/clock.h"
 
 namespace erdma::transport::shm {
@@ -22,7 +21,7 @@ class FragmentTimer {
 
   /// Chooses for the message that is sent now. `alone`: no other rendezvous is under way, which
   /// this one would have to wait for.
-  bool prefers_fragments(const void* link, size_t length, bool alone) noexcept;
+  bool prefers_fragments(const void* link, FragmentChoice::Kind kind, bool alone) noexcept;
   /// A message of this link is being timed.
   bool times(const void* link) const noexcept { return x_link == link; }
   /// The message that is being timed goes into an empty ring, so that a receiver which polls will
@@ -39,10 +38,14 @@ class FragmentTimer {
   };
   /// A fragment that is not the last is in the ring; for a link that is timed.
   void written(size_t length, Receiver receiver) noexcept;
+  /// Returns whether the message that is to be shared now is being timed.
+  bool times_read(const void* link, size_t length) const noexcept {
+    return x_link == link && !x_fragments && x_kind.length == length && !x_remote_key.size;
+  }
   void shared(const void* link, size_t length, const RemoteKey& remote_key) noexcept;
-  /// The receiver is done with what was shared; for a link that is timed. `rates` and `take_rate`:
-  /// those of the receiver.
-  void revoked(const RemoteKey& remote_key, ReadRates rates, uint32_t take_rate) noexcept;
+  /// The receiver is done with what was shared; for a link that is timed. `reading`: how long it
+  /// read, in ns; 0 = unknown. `take_rate`: see Receiver.
+  void revoked(const RemoteKey& remote_key, uint32_t reading, uint32_t take_rate) noexcept;
   /// Messages of the link wait for room in the ring: how long one takes tells nothing.
   void wait(const void* link) noexcept {
     if (x_link != link) return;
@@ -60,7 +63,7 @@ class FragmentTimer {
   const void* x_link = nullptr;  ///< null: no message is being timed
   bool x_fragments = false;
   bool x_alone = false;
-  size_t x_length = 0;
+  FragmentChoice::Kind x_kind{};
   size_t x_written = 0;
   uint64_t x_began = 0;     ///< ns
   uint64_t x_consumed = 0;  ///< when the message began; if x_watched

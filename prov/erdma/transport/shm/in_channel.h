@@ -29,8 +29,8 @@ class InChannel final : public util::ListHook<BulkInTag> {
 
   bool hot() const noexcept { return x_current != &x_cold; }
   bool ready() const noexcept { return x_current->ready(); }
-  /// The next entry is retracted: its sender will decide about it and then wake this side.
-  bool parked() const noexcept { return x_current->parked(); }
+  /// The ring that the peer uses.
+  const RingReceiver& ring() const noexcept { return *x_current; }
   /// Delivers what has arrived, within bounds. Returns the number of entries.
   int drain(Sink& sink) noexcept;
 

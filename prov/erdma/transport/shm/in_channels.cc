@@ -54,7 +54,7 @@ bool InChannels::anything_to_do() const noexcept {
   for (const Chunk& chunk : x_chunks)
     if (chunk.again || chunk.shared->ready.load(std::memory_order_relaxed)) return true;
   return std::ranges::any_of(
-      x_hot, [](InChannel* channel) { return channel->ready() && !channel->parked(); });
+      x_hot, [](InChannel* channel) { return channel->ready() && !channel->ring().parked(); });
 }
 
 void InChannels::set_armed(bool on) noexcept {

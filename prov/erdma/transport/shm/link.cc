@@ -32,6 +32,23 @@ FragmentTimer::Receiver receiver_of(const OutChannel& out, const InChannel* in) 
   return {take_rate_of(out), in && in->ready(), consumed};
 }
 
+// A receiver that has taken nothing for a while gets a rendezvous: only its header needs room in
+// the ring, and the receiver can complete it by itself. So do messages to so many peers that they
+// leave the cache before the receivers run, and unexpected ones, but where processes share a core:
+// there a rendezvous that copies takes turns on it.
+bool suits_fragments(ShmLink& link, size_t length, bool expected) noexcept {
+  LinkContext& context = link.context();
+  const bool shared_core = context.core.shared();
+  const auto most = context.fragment_limits.limits(shared_core, calls_help(link.direct().peer()));
+  return length <= most.message && (expected || shared_core) &&
+         context.large_messages.links_with(&link) * length <= most.all_rings;
+}
+
+/// About how many entries of the ring a message takes in packets.
+uint32_t entries_of(size_t length) noexcept {
+  return uint32_t(length / FragmentChoice::kShortest);
+}
+
 }  // namespace
 
 ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept
@@ -53,6 +70,8 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
     if (context().fragments.times(this)) [[unlikely]]
       context().fragments.written(length, receiver_of(x_out, x_in.get()));
   } else {
+    if (length > FragmentChoice::kShortest && context().fragments.times(this)) [[unlikely]]
+      context().fragments.written(length, receiver_of(x_out, x_in.get()));
     x_out.announce();
   }
   return 0;
@@ -86,30 +105,33 @@ LinkReport ShmLink::report() noexcept {
 }
 
 LinkLimits ShmLink::limits() const noexcept {
+  if (x_out.cold()) return {kSlotPayload, true};
   const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
-  return {x_out.cold() ? kSlotPayload : most, true};
+  return {most, true, may_measure() ? FragmentChoice::kShortest : SIZE_MAX};
 }
 
-// A receiver that has taken nothing for a while gets a rendezvous: only its header needs room in
-// the ring, and the receiver can complete it by itself. So do messages to so many peers that they
-// leave the cache before the receivers run, and unexpected ones, but where processes share a core:
-// there a rendezvous that copies takes turns on it.
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   RingSender* const ring = x_out.hot_ring();
-  const bool shared_core = context().core.shared();
-  const auto most = context().fragment_limits.limits(shared_core, calls_help(x_direct.peer()));
-  if (!ring || length > most.message || !(expected || shared_core)) return false;
-  if (context().large_messages.links_with(this) * length > most.all_rings) return false;
-  if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
-  context().count_message();
-  context().large_messages.add(this);
+  if (!ring) return false;
+  if (length > limits().eager) {
+    if (!suits_fragments(*this, length, expected)) return false;
+    if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
+    context().count_message();
+    context().large_messages.add(this);
+  }
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
   if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
       shared == Shared::some_long)
     return true;
+  const bool alone = shared == Shared::nothing;
+  const bool in_turns =
+      x_turns.in_turns(x_in ? x_in->ring().taken() : 0, ring->pushed(), entries_of(length)) &&
+      alone;
+  if (!in_turns && length <= FragmentChoice::kLongestInTurns) return true;
   FragmentTimer& timer = context().fragments;
-  const bool fragments = timer.prefers_fragments(this, length, shared == Shared::nothing);
+  const bool fragments = timer.prefers_fragments(this, {length, in_turns}, alone);
+  if (!fragments) x_turns.expect_fin();
   if (fragments && timer.times(this) && ring->drained()) timer.watch(ring->consumed());
   return fragments;
 }
@@ -183,7 +205,8 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   ChannelBulk* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
   if (!bulk) return -FI_ENOMEM;
   if (x_out.cold()) x_out.ask_for_hot();
-  const int rc = bulk->share(memory, count, length, remote_key);
+  const bool timed = context().fragments.times_read(this, length);
+  const int rc = bulk->share(memory, count, length, remote_key, timed);
   if (rc) return rc;
   context().fragments.shared(this, length, remote_key);
   context().large_messages.add(this);
@@ -193,7 +216,8 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
 
 int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
   if (context().fragments.times(this) && x_out.bulk()) [[unlikely]]
-    context().fragments.revoked(remote_key, x_out.bulk()->read_rates(), take_rate_of(x_out));
+    context().fragments.revoked(remote_key, x_out.bulk()->read_time(remote_key),
+                                take_rate_of(x_out));
   if (!RemoteWrites::is_target(remote_key)) {
     if (x_out.bulk()) x_out.bulk()->revoke(remote_key);
   } else if (x_remote_writes) {

@@ -10,6 +10,7 @@
 #include "transport/shm/passed_files.h"
 #include "transport/shm/remote_writes.h"
 #include "transport/shm/retractable_sends.h"
+#include "transport/shm/turns.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
 
@@ -88,6 +89,7 @@ class ShmLink final : public Link,
   bool x_was_up = false;     ///< was connected once
   bool x_addressed = false;  ///< by the application, and the background thread has been told
   uint32_t x_attempt = 0;
+  Turns x_turns;
   std::unique_ptr<InChannel> x_in;
   LinkPhase x_phase;
   DirectAccess x_direct{*this};

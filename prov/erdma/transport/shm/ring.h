@@ -148,6 +148,7 @@ class SlotSender {
   void set_waiting(bool on) noexcept { x_memory.waiting->store(on, std::memory_order_relaxed); }
   /// A number that changes when the receiver publishes that it has taken entries.
   uint64_t consumed() const noexcept { return x_memory.consumed->load(std::memory_order_relaxed); }
+  uint32_t pushed() const noexcept { return x_head; }  ///< entries; wraps around
   /// The receiver has published that it has taken everything.
   bool drained() const noexcept { return uint32_t(consumed()) == x_head; }
   /// Consumption was published since the last refresh: a push that failed may succeed now.
@@ -283,6 +284,7 @@ class RingReceiver {
   }
   /// The entry that next() gave is finished. True = its space should be published now.
   bool advance() noexcept { return ++x_tail == x_publish_at; }
+  uint32_t taken() const noexcept { return x_tail; }  ///< entries; wraps around
   bool unpublished() const noexcept { return x_tail != x_published; }
   /// Returns the space to the sender. True = the sender asked for a wake-up.
   bool publish() noexcept {

@@ -17,6 +17,7 @@ int ShortReads::read(const SharedMemory& remote, const iovec* local, size_t coun
   const bool possible =
       length > 0 && length <= kLongest && x_paths != PathPolicy::copy && x_peer.may(CmaCall::read);
   if (!possible || !valid(remote)) return -FI_EAGAIN;
+  const uint64_t began = remote.timed ? x_clock.now() : 0;
   uint64_t moved = 0;
   Target target = Target::peer;
   const int error = move_by_cma(x_calls, CmaCall::read, x_peer, {local, count},
@@ -25,6 +26,7 @@ int ShortReads::read(const SharedMemory& remote, const iovec* local, size_t coun
   if (error || !valid(remote) || !was_reached(x_calls, CmaCall::read, x_peer, target))
     return -FI_EAGAIN;
   x_counters.cma_read_bytes += moved;
+  if (remote.timed) publish_read_time(x_page, remote, x_clock.now() - began);
   return kDone;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "transport/shm/bulk_shared.h"
+#include "util/clock.h"
 
 namespace erdma::transport::shm {
 
@@ -12,15 +13,16 @@ namespace erdma::transport::shm {
 class ShortReads {
  public:
   ShortReads(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender,
-             const Options& options, Counters& counters) noexcept
+             const Options& options, Counters& counters, const util::Clock& clock) noexcept
       : x_page(shared_page(shared)),
         x_memory(memory),
         x_calls(calls),
         x_peer(sender),
         x_paths(options.paths),
-        x_counters(counters) {}
+        x_counters(counters),
+        x_clock(clock) {}
 
-  static constexpr size_t kLongest = size_t{24} * 1024;
+  static constexpr size_t kLongest = size_t{32} * 1024;
   /// kDone, or -FI_EAGAIN: a transfer must move the bytes, or find out why that is not possible.
   int read(const SharedMemory& remote, const iovec* local, size_t count, size_t length) noexcept;
 
@@ -33,6 +35,7 @@ class ShortReads {
   CmaPeer& x_peer;
   const PathPolicy x_paths;
   Counters& x_counters;
+  const util::Clock& x_clock;
 };
 
 }  // namespace erdma::transport::shm

@@ -14,7 +14,7 @@ WayChoice::Way WayChoice::choose() noexcept {
   x_operations = 0;
   x_trials_left = kTrials - 1;
   if (x_prefers_second && ++x_untimed > kMostUntimed) return give_up();
-  return {x_prefers_second, true};
+  return {x_prefers_second, false};
 }
 
 /// Some operations cannot be timed, such as those that overlap. If none can, what is known may be
@@ -30,9 +30,12 @@ void WayChoice::record(size_t length, bool first, uint64_t nanoseconds) noexcept
   if (!first) x_untimed = 0;
   const util::RecentRates& usual = x_prefers_second ? x_second : x_first;
   const util::RecentRates& other = x_prefers_second ? x_first : x_second;
-  if (usual.count() < kTrials || other.count() < kTrials) return;
-  if (other.typical() > util::RecentRates::kClearly * usual.typical())
-    x_prefers_second = !x_prefers_second;
+  if (usual.count() < kTimed || other.count() < kTimed) return;
+  if (other.middle() <= util::RecentRates::kClearly * usual.typical()) return;
+  x_prefers_second = !x_prefers_second;
+  x_pause = kFirstPause;
+  x_operations = 0;
+  x_trials_left = 0;
 }
 
 }  // namespace erdma::transport::shm

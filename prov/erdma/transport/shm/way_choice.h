@@ -21,14 +21,18 @@ class WayChoice {
   /// An operation that was to be timed is over after this time.
   void record(size_t length, bool first, uint64_t nanoseconds) noexcept;
 
-  static constexpr unsigned kTrials = 3;  ///< operations in a row that try the other way
+  static constexpr unsigned kTimed = 3;  ///< of each way, before both are compared
+  /// Operations in a row that try the other way. The first one is not timed, because its bytes are
+  /// not yet where that way leaves them.
+  static constexpr unsigned kTrials = 1 + kTimed;
   /// Operations before the other way is tried first, and until it is tried again. Each further
-  /// pause is twice as long, up to kLongestPause.
+  /// pause is twice as long, up to kLongestPause, until the other way proves faster.
   static constexpr unsigned kFirstTrial = 16;
   static constexpr unsigned kFirstPause = 32;
-  static constexpr unsigned kLongestPause = 4096;
+  static constexpr unsigned kLongestPause = 1024;
   static constexpr unsigned kMostUntimed = 2;  ///< trials, until the second way is given up
-  static constexpr unsigned kTimedEvery = 8;   ///< of the operations that go the usual way
+  /// Of the operations that go the usual way. Odd, because two kinds of operations may alternate.
+  static constexpr unsigned kTimedEvery = 7;
 
  private:
   Way give_up() noexcept;
