@@ -257,8 +257,24 @@ TEST(paths_are_measured_on_what_is_sent) {
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
 }
 
-/// Sends messages of 1 MiB until copies have been tried; `step` makes the first steps of each, and
-/// is told whether it is copied. Returns the bytes of the next message that were copied.
+/// A copy may be much slower than CMA, so it is tried on a part of a long message only.
+TEST(the_rest_of_a_message_that_tries_a_copy_goes_by_cma) {
+  Options options;
+  options.streaming = StreamingPolicy::never;
+  Channel channel(Ways::chosen, true, options);
+  constexpr size_t kLength = 4 * kMiB;
+  for (uint64_t token = 0; token < kBeforeTrial + 2; ++token) {
+    Message message(channel, kLength, token);
+    channel.run();
+    ck_assert(message.arrived());
+    const bool tries = token >= kBeforeTrial;
+    ck_assert_uint_eq(channel.in_counters.bounce_in_bytes,
+                      tries ? PathChoice::kTrials * kTrialBytes : 0);
+  }
+}
+
+/// Sends messages of 1 MiB until copies have been tried; `step` makes the first steps of
+/// each, and is told whether it is copied. Returns the bytes of the next message that were copied.
 template <typename Step>
 uint64_t copied_after_trial(bool both_ways, Step&& step) {
   Options options;

@@ -77,6 +77,7 @@ TEST(first_transfers_use_cma_and_each_other_path_is_tried_alike) {
     const Path path = choice.choose(kLargeLength, kBoth);
     if (i + 1 < PathChoice::kFirstTrial) ck_assert_int_eq(int(path), int(Path::cma));
     ++tried[size_t(path)];
+    ck_assert_int_eq(choice.tries(kLargeLength), path != Path::cma);
     choice.record(kLargeLength, path, 100);
   }
   for (size_t path = size_t(Path::copy); path < kPaths; ++path)
@@ -194,6 +195,18 @@ TEST(choice_obeys_a_fixed_path) {
   ck_assert_int_eq(int(copy.choose(kSmallLength, kCmaOnly)), int(Path::cma));
   copy.sender_absent();
   ck_assert_int_eq(int(copy.choose(kSmallLength, kBoth)), int(Path::cma));
+}
+
+/// A path that is prescribed, or the only one, is not on trial, even if it was before.
+TEST(nothing_is_tried_where_there_is_no_choice) {
+  PathChoice choice(StreamingPolicy::never), copy(StreamingPolicy::never, PathPolicy::copy);
+  while (!choice.tries(kSmallLength)) choice.choose(kSmallLength, kBoth);
+  ck_assert_int_eq(int(choice.choose(kSmallLength, kCopyOnly)), int(Path::copy));
+  ck_assert(!choice.tries(kSmallLength));
+  for (unsigned i = 0; i < 2 * PathChoice::kFirstTrial; ++i) {
+    ck_assert_int_eq(int(copy.choose(kSmallLength, kBoth)), int(Path::copy));
+    ck_assert(!copy.tries(kSmallLength));
+  }
 }
 
 TEST(choice_asks_an_absent_sender_ever_more_rarely) {

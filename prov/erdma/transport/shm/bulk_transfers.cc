@@ -68,6 +68,12 @@ uint64_t comparable_time(const Transfer& transfer, uint64_t took) noexcept {
   return std::min(took, 2 * transfer.copied_ns * transfer.range.length() / transfer.copied_bytes);
 }
 
+/// What the whole length for which the path was chosen would have taken, in ns.
+uint64_t scaled(const Transfer& transfer, uint64_t took) noexcept {
+  const auto moved = double(transfer.range.length());
+  return uint64_t(double(took) * (double(transfer.chosen_for) / moved));
+}
+
 uint32_t claim_alone(Transfer& transfer) noexcept {
   if (transfer.claimed < transfer.chunks) return transfer.claimed++;
   transfer.closed = true;
@@ -185,6 +191,7 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   const size_t length = transfer.range.length();
   const bool copy = !cma || now.copy;
   transfer.comparable = copy;
+  transfer.chosen_for = length;
   transfer.path = x_choice.choose(length, {cma, copy, x_backed});
   if (!copies(transfer.path)) return 0;
   const int status = back_slots();
@@ -195,6 +202,8 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   }
   mode = Mode::bounce;
   x_bouncing = &transfer;
+  if (cma && length > kTriedWhole && x_choice.tries(length))
+    transfer.range.end = std::min(transfer.range.end, transfer.range.begin + kTrialBytes);
   return 0;
 }
 
@@ -450,7 +459,8 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
     x_choice.helped(transfer.range.length(), transfer.by_sender > 0);
   transfer.state.mode = Mode::none;
   if (transfer.lefts == lefts && transfer.status == 0) {
-    if (transfer.comparable) x_choice.record(transfer.range.length(), transfer.path, took);
+    if (transfer.comparable)
+      x_choice.record(transfer.chosen_for, transfer.path, scaled(transfer, took));
     if (transfer.remote.timed && transfer.called_bytes > 0)
       publish_read_time(x_page, transfer.remote,
                         transfer.called_ns * transfer.length / transfer.called_bytes);

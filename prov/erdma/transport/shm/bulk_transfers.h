@@ -59,6 +59,7 @@ struct Transfer : util::ListHook<Transfer> {
   /// paths. Without the sender CMA takes twice as long, which says nothing about those cases in
   /// which there is a choice.
   bool comparable = false;
+  uint64_t chosen_for = 0;  ///< the length for which the path was chosen
   uint64_t started = 0;
   uint64_t copied_ns = 0;   ///< bounce: this side's part in the first pieces
   size_t copied_bytes = 0;  ///< bounce: length of these pieces

@@ -41,6 +41,7 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
   size_t count = 0;
   for (size_t i = 0; i < kPaths; ++i)
     if (offered(Path(i), size_class, open)) paths[count++] = Path(i);
+  x_classes[size_class].tries = false;
   if (count <= 1) return count ? paths[0] : Path::cma;
   return x_classes[size_class].choose(paths, count);
 }
@@ -52,7 +53,8 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
     return arm(other).typical() > by * arm(best).typical();
   };
   const auto tried = [this](Path path) { return arm(path).count() >= kTrials; };
-  if (trials_left > 0 && std::find(paths, end, on_trial) != end) {
+  tries = trials_left > 0 && std::find(paths, end, on_trial) != end;
+  if (tries) {
     --trials_left;
     return on_trial;
   }
@@ -61,6 +63,7 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   for (size_t i = 0; i < count; ++i)
     if (tried(paths[i]) && faster(paths[i])) best = paths[i];
   if (++transfers < retry_at) return best;
+  tries = true;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);
   if (paths[retried] == best) retried = next(retried);

@@ -40,6 +40,8 @@ class PathChoice {
   };
   /// Chooses for the transfer that begins now.
   Path choose(size_t length, Open open) noexcept;
+  /// The last choice for a transfer of this length was not the path that was fastest so far.
+  bool tries(size_t length) const noexcept { return x_classes[class_of(length)].tries; }
   /// A transfer with this choice has moved all its bytes in this time.
   void record(size_t length, Path used, uint64_t nanoseconds) noexcept;
   /// False: the sender left its part of the last transfers of this size to the receiver, so the
@@ -89,6 +91,7 @@ class PathChoice {
     unsigned trials_left = 0;
     uint8_t unhelped = 0;  ///< transfers to move alone after the last one without help
     uint8_t alone = 0;     ///< how many of them are still to come
+    bool tries = false;
     Path on_trial = Path::cma;
     Path best = Path::cma;
     const util::RecentRates& arm(Path path) const noexcept { return arms[size_t(path)]; }
