@@ -110,6 +110,12 @@ TEST(an_invalid_key_is_refused) {
   ck_assert_int_eq(channel.in.read_short(shared.key, &nowhere, 1, 4096), -FI_EINVAL);
   ck_assert_int_eq(channel.in.read_short(RemoteKey{}, shared.to.iov, shared.to.count, 4096),
                    -FI_EINVAL);
+  for (const unsigned count : {0x80u, 0x81u, 0x85u}) {  // the key has three pieces
+    RemoteKey wrong = shared.key;
+    wrong.bytes[1] = std::byte(count);
+    ck_assert_int_eq(channel.in.read_short(wrong, shared.to.iov, shared.to.count, 4096),
+                     -FI_EINVAL);
+  }
   ck_assert_uint_eq(channel.calls.read.calls, 0);
 }
 

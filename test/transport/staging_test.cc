@@ -51,7 +51,7 @@ class Wire final : public transport::Link {
            transport::SendHint) noexcept override {
     return -FI_ENOSYS;
   }
-  transport::LinkLimits limits() const noexcept override { return {64, false}; }
+  transport::LinkLimits limits() const noexcept override { return {64, false, 32}; }
   int get(const transport::RemoteRange&, const iovec*, size_t, uint64_t) noexcept override {
     return -FI_ENOSYS;
   }
@@ -117,6 +117,16 @@ struct Shared {
   Devices devices;
   bool reached = false;  ///< shutdown() still found the copy of the memory
 };
+
+/// A link of device memory has no choice to make, so nobody shall ask it for one.
+TEST(a_link_of_device_memory_is_not_asked_about_packets) {
+  bool reached = false;
+  Devices devices;
+  transport::staging::StagingTransport transport(std::make_unique<Nic>(reached), devices);
+  const transport::LinkLimits limits = (**transport.link_to({})).limits();
+  ck_assert_uint_eq(limits.eager, 64);
+  ck_assert_uint_eq(limits.asks_above, SIZE_MAX);
+}
 
 }  // namespace
 

@@ -7,10 +7,11 @@ namespace erdma::protocol {
 
 /// Sends messages. A short message is eager: one packet carries it, and it is complete when the
 /// link has taken the packet, unless the sender asked for a fin. A longer message is eager too, in
-/// several packets (fragments), if the link prefers that. Any other message is a rendezvous:
-/// an rts announces it, and its bytes move after the match. If the link prefers reads, the receiver
-/// reads the memory that the sender has shared, and sends a fin. Otherwise the receiver shares its
-/// memory (cts), and the sender writes to it and sends done.
+/// several packets (fragments), if the link prefers that. Any other message is a rendezvous, also
+/// one that would fit into a packet if the link prefers that: an rts announces it, and its bytes
+/// move after the match. If the link prefers reads, the receiver reads the memory that the sender
+/// has shared, and sends a fin. Otherwise the receiver shares its memory (cts), and the sender
+/// writes to it and sends done.
 class Messages final : public Initiator {
  public:
   Messages(Sends& all, Controls& controls, CompletionSink& sent) noexcept

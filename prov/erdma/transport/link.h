@@ -116,9 +116,9 @@ class Link {
   [[nodiscard]] virtual int send(const Header& header, const iovec* payload, size_t count,
                                  size_t length, SendHint hint) noexcept = 0;
   virtual LinkLimits limits() const noexcept = 0;
-  /// Returns whether a message is better sent in packets than by a rendezvous. To be asked once for
-  /// each that is longer than a packet or LinkLimits::asks_above. `expected`: the receiver is
-  /// likely to have posted the receive by then.
+  /// Returns whether a message is better sent in packets than by a rendezvous. To be asked before
+  /// each attempt to send one that is longer than a packet or LinkLimits::asks_above. `expected`:
+  /// the receiver is likely to have posted the receive by then.
   virtual bool prefers_packets(size_t length, bool expected) noexcept {
     return (void)length, (void)expected, false;
   }

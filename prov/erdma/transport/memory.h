@@ -33,7 +33,7 @@ enum class KeyKind : uint8_t {
 /// The first bytes of every remote key.
 struct KeyHead {
   KeyKind kind;
-  uint8_t count = 0;  ///< pieces that follow
+  uint8_t count = 0;  ///< pieces that follow; kind `readable` uses the highest bit
   uint16_t generation = 0;
   uint32_t index = 0;  ///< with `generation`: identifies the shared memory to its owner
 };

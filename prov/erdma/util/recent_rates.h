@@ -6,8 +6,7 @@
 
 namespace erdma::util {
 
-/// The last few rates of one way to move bytes. The second best counts: losing the processor makes
-/// a rate too low, and overlapping transfers make one too high.
+/// The last few rates of one way to move bytes.
 class RecentRates {
  public:
   void add(size_t length, uint64_t nanoseconds) noexcept {
@@ -17,6 +16,8 @@ class RecentRates {
   }
   /// Rates added, but at most those that are remembered.
   unsigned count() const noexcept { return x_count; }
+  /// The second best: losing the processor makes a rate too low, and overlapping transfers make one
+  /// too high.
   float typical() const noexcept {
     float best = 0, second = 0;
     for (const float rate : x_rates) {
@@ -26,8 +27,8 @@ class RecentRates {
     return x_count < 2 ? best : second;
   }
 
-  /// The rate of those that are neither the best nor the worst one, taken together. It is that of
-  /// most operations even if some of them differ.
+  /// The common rate of all but the best and the worst. If half of the operations are fast and half
+  /// are slow, it lies between, where typical() is that of the fast ones.
   float middle() const noexcept {
     float rates[kRecent];
     std::copy_n(x_rates, x_count, rates);

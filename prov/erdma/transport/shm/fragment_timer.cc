@@ -3,14 +3,20 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/shm/short_reads.h"
+
 namespace erdma::transport::shm {
 namespace {
 
 /// What the packets of a rendezvous add to the time in which the receiver reads, in ns. A short one
-/// needs no ticket (ShortReads).
+/// needs no ticket.
 constexpr uint64_t time_of_packets(size_t length) noexcept {
-  return length <= FragmentChoice::kLongestInTurns ? 200 : 500;
+  return length <= ShortReads::kLongest ? 200 : 500;
 }
+
+/// For so long, in ns, a rendezvous keeps other messages from being timed. Its receive may be
+/// missing.
+constexpr uint64_t kLongWait = 10'000'000;
 
 uint64_t time_at(uint32_t rate, size_t length) noexcept {
   return uint64_t(length) * 1000 / rate;
@@ -26,21 +32,23 @@ uint64_t cost_of_rewriting(uint64_t reading, uint64_t taking) noexcept {
 
 }  // namespace
 
-bool FragmentTimer::prefers_fragments(const void* link, FragmentChoice::Kind kind,
-                                      bool alone) noexcept {
+bool FragmentTimer::prefers_packets(const void* link, FragmentChoice::Kind kind,
+                                    bool alone) noexcept {
   const FragmentChoice::Way way = x_choice.choose(kind);
   const bool busy = x_link && x_remote_key.size;  // a rendezvous with another peer, as a rule
-  if (busy) return way.fragments;
-  x_link = way.timed ? link : nullptr;
-  if (!x_link) return way.fragments;
+  if (!way.timed && !busy) x_link = nullptr;
+  if (!way.timed) return way.packets;
+  const uint64_t now = x_clock.now();
+  if (busy && now - x_began < kLongWait) return way.packets;
+  x_link = link;
   x_alone = alone;
-  x_fragments = way.fragments;
+  x_packets = way.packets;
   x_kind = kind;
   x_written = 0;
   x_watched = false;
   x_remote_key.size = 0;
-  x_began = x_clock.now();
-  return way.fragments;
+  x_began = now;
+  return way.packets;
 }
 
 // The receiver copies a fragment while the next is written. So the slower of both copies counts,
@@ -48,7 +56,7 @@ bool FragmentTimer::prefers_fragments(const void* link, FragmentChoice::Kind kin
 // as when it computes, or if messages go both ways, as each side does both copies then.
 void FragmentTimer::written(size_t length, Receiver receiver) noexcept {
   x_written += length;
-  if (!x_fragments || x_kind.length - x_written > length) return;  // not the last but one
+  if (!x_packets || x_kind.length - x_written > length) return;  // not the last but one
   const uint64_t writing = (x_clock.now() - x_began) * x_kind.length / x_written;
   const uint64_t taking = receiver.take_rate ? time_at(receiver.take_rate, x_kind.length) : writing;
   const uint64_t shorter = std::min(writing, taking);

@@ -13,15 +13,15 @@ namespace erdma::transport::shm {
 /// endpoint, which name themselves. Polling thread only.
 ///
 /// What counts is how long a message keeps its sender and its receiver busy. The sender sees only
-/// its own part, and how long it waits for a receiver that may have other work: so receivers
-/// publish the rates of theirs.
+/// its own part, and how long it waits for a receiver that may have other work: so receivers tell
+/// what theirs took.
 class FragmentTimer {
  public:
   explicit FragmentTimer(const util::Clock& clock) noexcept : x_clock(clock) {}
 
   /// Chooses for the message that is sent now. `alone`: no other rendezvous is under way, which
   /// this one would have to wait for.
-  bool prefers_fragments(const void* link, FragmentChoice::Kind kind, bool alone) noexcept;
+  bool prefers_packets(const void* link, FragmentChoice::Kind kind, bool alone) noexcept;
   /// A message of this link is being timed.
   bool times(const void* link) const noexcept { return x_link == link; }
   /// The message that is being timed goes into an empty ring, so that a receiver which polls will
@@ -36,11 +36,16 @@ class FragmentTimer {
     bool sends_too;      ///< something of it has arrived meanwhile
     uint64_t consumed;   ///< changes when it takes something out of the ring
   };
-  /// A fragment that is not the last is in the ring; for a link that is timed.
+  /// The next message of the link begins. One whose packets were to be timed has not left.
+  void begins(const void* link) noexcept {
+    if (x_link == link && x_packets) x_link = nullptr;
+  }
+  /// A packet of the message is in the ring, for a link that is timed: a fragment, but not the last
+  /// one, or the whole message.
   void written(size_t length, Receiver receiver) noexcept;
   /// Returns whether the message that is to be shared now is being timed.
   bool times_read(const void* link, size_t length) const noexcept {
-    return x_link == link && !x_fragments && x_kind.length == length && !x_remote_key.size;
+    return x_link == link && !x_packets && x_kind.length == length && !x_remote_key.size;
   }
   void shared(const void* link, size_t length, const RemoteKey& remote_key) noexcept;
   /// The receiver is done with what was shared; for a link that is timed. `reading`: how long it
@@ -49,7 +54,7 @@ class FragmentTimer {
   /// Messages of the link wait for room in the ring: how long one takes tells nothing.
   void wait(const void* link) noexcept {
     if (x_link != link) return;
-    if (x_fragments) x_link = nullptr;
+    if (x_packets) x_link = nullptr;
     x_alone = false;
   }
   /// The message that was timed is given up.
@@ -61,7 +66,7 @@ class FragmentTimer {
   const util::Clock& x_clock;
   FragmentChoice x_choice;
   const void* x_link = nullptr;  ///< null: no message is being timed
-  bool x_fragments = false;
+  bool x_packets = false;
   bool x_alone = false;
   FragmentChoice::Kind x_kind{};
   size_t x_written = 0;

@@ -111,29 +111,28 @@ LinkLimits ShmLink::limits() const noexcept {
 }
 
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
+  FragmentTimer& timer = context().fragments;
+  timer.begins(this);
   RingSender* const ring = x_out.hot_ring();
   if (!ring) return false;
-  if (length > limits().eager) {
-    if (!suits_fragments(*this, length, expected)) return false;
-    if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length))) return ring->moves();
-    context().count_message();
-    context().large_messages.add(this);
-  }
+  const bool goes_whole = length <= limits().eager;
+  if (!goes_whole && !suits_fragments(*this, length, expected)) return false;
+  if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length)))
+    return goes_whole || ring->moves();
+  context().count_message();
+  if (!goes_whole) context().large_messages.add(this);
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
   if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
       shared == Shared::some_long)
     return true;
-  const bool alone = shared == Shared::nothing;
-  const bool in_turns =
-      x_turns.in_turns(x_in ? x_in->ring().taken() : 0, ring->pushed(), entries_of(length)) &&
-      alone;
-  if (!in_turns && length <= FragmentChoice::kLongestInTurns) return true;
-  FragmentTimer& timer = context().fragments;
-  const bool fragments = timer.prefers_fragments(this, {length, in_turns}, alone);
-  if (!fragments) x_turns.expect_fin();
-  if (fragments && timer.times(this) && ring->drained()) timer.watch(ring->consumed());
-  return fragments;
+  const uint32_t taken = x_in ? x_in->ring().taken() : 0;
+  const bool answered = x_turns.answered(taken, ring->pushed(), entries_of(length));
+  const bool alone = shared == Shared::nothing, in_turns = answered && alone;
+  if (!in_turns && length <= FragmentChoice::kLongestOnlyInTurns) return true;
+  const bool packets = timer.prefers_packets(this, {length, in_turns}, alone);
+  if (packets && timer.times(this) && ring->drained()) timer.watch(ring->consumed());
+  return packets;
 }
 
 bool ShmLink::may_measure() const noexcept {
@@ -209,6 +208,7 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   const int rc = bulk->share(memory, count, length, remote_key, timed);
   if (rc) return rc;
   context().fragments.shared(this, length, remote_key);
+  if (access == Access::refusable_read) x_turns.expect_fin();
   context().large_messages.add(this);
   context().attend(context().bulk_outs, *bulk);
   return 0;

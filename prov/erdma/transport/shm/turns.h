@@ -7,18 +7,20 @@ namespace erdma::transport::shm {
 /// Tells whether the two sides of a link take turns with messages of medium length, as in a
 /// ping-pong or an exchange: the peer has sent something since the last one, and this side hardly
 /// anything. Otherwise such messages follow each other, and the work on one overlaps with that on
-/// the next.
+/// the next. A guess: the peer may have sent something that is no answer, such as the fin of an RMA
+/// operation.
 class Turns {
  public:
-  /// To be asked for each message. `taken`: entries of the peer's ring that this side has taken.
-  /// `pushed`: entries that it has pushed; `entries` more if it now sends packets. All wrap around.
-  bool in_turns(uint32_t taken, uint32_t pushed, uint32_t entries) noexcept {
-    const bool answered = int32_t(taken - x_taken) > 0 && int32_t(pushed - x_pushed) <= kFew;
+  /// To be asked for each message, before it is sent. `taken`: entries of the peer's ring that this
+  /// side has taken. `pushed`: entries that this side has pushed before. `entries`: those of the
+  /// message, if it goes in packets. All wrap around.
+  bool answered(uint32_t taken, uint32_t pushed, uint32_t entries) noexcept {
+    const bool yes = int32_t(taken - x_taken) > 0 && int32_t(pushed - x_pushed) <= kFew;
     x_taken = taken;
     x_pushed = pushed + entries;
-    return answered;
+    return yes;
   }
-  /// The message is a rendezvous, so the fin will come, which is no answer.
+  /// A rendezvous begins, so the peer will send a fin, which is no answer.
   void expect_fin() noexcept { ++x_taken; }
 
  private:

@@ -10,9 +10,10 @@ WayChoice::Way WayChoice::choose() noexcept {
     return {x_prefers_second, true};
   }
   if (++x_operations < x_pause) return {!x_prefers_second, x_operations % kTimedEvery == 0};
-  x_pause = x_pause < kFirstPause ? kFirstPause : std::min(2 * x_pause, kLongestPause);
+  const bool never_tried = x_pause < kFirstPause;
+  x_pause = never_tried ? kFirstPause : std::min(2 * x_pause, kLongestPause);
   x_operations = 0;
-  x_trials_left = kTrials - 1;
+  x_trials_left = (never_tried ? kFirstTrials : kTrials) - 1;
   if (x_prefers_second && ++x_untimed > kMostUntimed) return give_up();
   return {x_prefers_second, false};
 }

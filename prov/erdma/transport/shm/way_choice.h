@@ -25,6 +25,8 @@ class WayChoice {
   /// Operations in a row that try the other way. The first one is not timed, because its bytes are
   /// not yet where that way leaves them.
   static constexpr unsigned kTrials = 1 + kTimed;
+  /// The first time, a way may have to get memory, too.
+  static constexpr unsigned kFirstTrials = kTrials + 3;
   /// Operations before the other way is tried first, and until it is tried again. Each further
   /// pause is twice as long, up to kLongestPause, until the other way proves faster.
   static constexpr unsigned kFirstTrial = 16;
@@ -32,7 +34,7 @@ class WayChoice {
   static constexpr unsigned kLongestPause = 1024;
   static constexpr unsigned kMostUntimed = 2;  ///< trials, until the second way is given up
   /// Of the operations that go the usual way. Odd, because two kinds of operations may alternate.
-  static constexpr unsigned kTimedEvery = 7;
+  static constexpr unsigned kTimedEvery = 5;
 
  private:
   Way give_up() noexcept;
