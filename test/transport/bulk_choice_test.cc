@@ -257,26 +257,45 @@ TEST(paths_are_measured_on_what_is_sent) {
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
 }
 
-/// A copy may be much slower than CMA, so it is tried on a part of a long message only.
-TEST(the_rest_of_a_message_that_tries_a_copy_goes_by_cma) {
+/// Sends messages of 4 MiB, whose calls take this time each, until copies have been tried; a trial
+/// takes a few microseconds. Returns the bytes of the next message that were copied.
+uint64_t copied_after_long_trials(uint64_t call) {
   Options options;
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, true, options);
   constexpr size_t kLength = 4 * kMiB;
-  for (uint64_t token = 0; token < kBeforeTrial + 2; ++token) {
-    Message message(channel, kLength, token);
-    channel.run();
+  uint64_t token = 0;
+  const auto send = [&] {
+    Message message(channel, kLength, ++token);
+    for (int i = 0; i < kManyPolls && channel.in.active(); ++i) {
+      channel.calls.read.meanwhile = [&] { channel.clock.pass(call); };
+      channel.in.poll(channel.sink);
+      channel.out.poll();
+    }
     ck_assert(message.arrived());
-    const bool tries = token >= kBeforeTrial;
-    ck_assert_uint_eq(channel.in_counters.bounce_in_bytes,
-                      tries ? PathChoice::kTrials * kTrialBytes : 0);
+  };
+  // The rest of the last message that tries a copy takes the path that is chosen then.
+  for (uint64_t tried = 0; tried < PathChoice::kTrials * BulkTransfers::kTrialBytes;) {
+    ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, tried);
+    send();
+    if (token > kBeforeTrial) tried += BulkTransfers::kTrialBytes;
   }
+  const uint64_t copied = channel.in_counters.bounce_in_bytes;
+  send();
+  return channel.in_counters.bounce_in_bytes - copied;
+}
+
+/// A copy may be much slower than CMA, so it is tried on a part of a long message only. What the
+/// whole message would have taken decides.
+TEST(a_copy_is_tried_on_a_part_of_a_long_message) {
+  ck_assert_uint_eq(copied_after_long_trials(3'000), 0);
+  ck_assert_uint_eq(copied_after_long_trials(50'000), 4 * kMiB);
 }
 
 /// Sends messages of 1 MiB until copies have been tried; `step` makes the first steps of
 /// each, and is told whether it is copied. Returns the bytes of the next message that were copied.
 template <typename Step>
-uint64_t copied_after_trial(bool both_ways, Step&& step) {
+uint64_t copied_after_trial(bool both_ways, Step&& step, bool then_both_ways) {
   Options options;
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, true, options);
@@ -290,9 +309,25 @@ uint64_t copied_after_trial(bool both_ways, Step&& step) {
   }
   const uint64_t bounced = channel.in_counters.bounce_in_bytes;
   ck_assert_uint_eq(bounced, PathChoice::kTrials * kMiB);
+  channel.memory.both_ways = then_both_ways;
   Message message(channel, kMiB, token);
   channel.run();
   return channel.in_counters.bounce_in_bytes - bounced;
+}
+
+template <typename Step>
+uint64_t copied_after_trial(bool both_ways, Step&& step) {
+  return copied_after_trial(both_ways, std::forward<Step>(step), both_ways);
+}
+
+/// A copy that is faster one way is not taken for faster both ways.
+TEST(messages_both_ways_are_judged_apart) {
+  const auto slow_calls = [](Channel& channel, bool copies) {
+    channel.in.poll(channel.sink);
+    channel.clock.pass(copies ? 60'000 : 170'000);
+  };
+  ck_assert_uint_eq(copied_after_trial(false, slow_calls, false), kMiB);
+  ck_assert_uint_eq(copied_after_trial(false, slow_calls, true), 0);
 }
 
 /// The time of CMA that was tried beside the copies of the other side is that of its calls. Rows:

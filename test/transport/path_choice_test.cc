@@ -197,6 +197,20 @@ TEST(choice_obeys_a_fixed_path) {
   ck_assert_int_eq(int(copy.choose(kSmallLength, kBoth)), int(Path::cma));
 }
 
+/// The rest of a message that has tried a path.
+TEST(nothing_is_tried_where_that_is_not_permitted) {
+  constexpr PathChoice::Open kRest{true, true, false, false};
+  PathChoice choice(StreamingPolicy::never);
+  unsigned tried = 0, copied = 0;
+  for (unsigned i = 0; i < kLearned; ++i) {
+    copied += copies(choice.choose(kSmallLength, kRest));
+    ck_assert(!choice.tries(kSmallLength));
+    tried += copies(choice.choose(kSmallLength, kBoth));
+  }
+  ck_assert_uint_eq(copied, 0);
+  ck_assert_uint_ge(tried, PathChoice::kTrials);
+}
+
 /// A path that is prescribed, or the only one, is not on trial, even if it was before.
 TEST(nothing_is_tried_where_there_is_no_choice) {
   PathChoice choice(StreamingPolicy::never), copy(StreamingPolicy::never, PathPolicy::copy);

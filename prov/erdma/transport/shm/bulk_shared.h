@@ -32,11 +32,7 @@ inline constexpr uint32_t kMaxShared = 1024;
 /// Shared regions that the owner may help with; the owner never helps with further ones.
 inline constexpr uint32_t kMaxSharedRegions = 1024;
 inline constexpr uint32_t kUnhelped = UINT32_MAX;  ///< SharedRegion::index of a region without help
-/// Where CMA is permitted, a message above kTriedWhole tries a copy with so many of its bytes: with
-/// streaming stores that may be five times as slow.
-inline constexpr uint64_t kTrialBytes = uint64_t{256} * 1024;
-inline constexpr uint64_t kTriedWhole = 4 * kTrialBytes;
-inline constexpr unsigned kTransientRetries = 4;  ///< for a call that failed for lack of memory
+inline constexpr unsigned kTransientRetries = 4;   ///< for a call that failed for lack of memory
 /// Upper limits of what one poll moves, because small messages wait behind it.
 inline constexpr size_t kPollChunks = 2;
 inline constexpr size_t kPollBytes = size_t{256} * 1024;

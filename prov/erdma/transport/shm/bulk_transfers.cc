@@ -192,7 +192,8 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   const bool copy = !cma || now.copy;
   transfer.comparable = copy;
   transfer.chosen_for = length;
-  transfer.path = x_choice.choose(length, {cma, copy, x_backed});
+  PathChoice& choice = x_choices[transfer.both_ways];
+  transfer.path = choice.choose(length, {cma, copy, x_backed, !transfer.tried});
   if (!copies(transfer.path)) return 0;
   const int status = back_slots();
   if (status != 0) {
@@ -202,8 +203,10 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   }
   mode = Mode::bounce;
   x_bouncing = &transfer;
-  if (cma && length > kTriedWhole && x_choice.tries(length))
-    transfer.range.end = std::min(transfer.range.end, transfer.range.begin + kTrialBytes);
+  if (cma && length > kTriedWhole && choice.tries(length)) {
+    transfer.range.end = transfer.range.begin + kTrialBytes;
+    transfer.tried = true;
+  }
   return 0;
 }
 
@@ -215,6 +218,7 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   if (mode == Mode::none || (x_bouncing && now.may_use_slots())) return false;
   const Range whole = transfer.left[transfer.lefts - 1];
   transfer.range = {whole.begin, std::min(whole.end, whole.begin + kMaxRange)};
+  transfer.both_ways = transfer.both_ways || x_backing.shares_back();
   const int status = choose_path(transfer, now, mode);
   if (status == -FI_EAGAIN) return false;
   --transfer.lefts;
@@ -222,8 +226,7 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.status = status;
   if (status != 0) return true;
   transfer.present = now.write_state != WriteState::unknown;
-  transfer.both_ways = transfer.both_ways || x_backing.shares_back();
-  transfer.asks = asks_sender(x_choice, transfer, mode, x_core.shared());
+  transfer.asks = asks_sender(x_choices[transfer.both_ways], transfer, mode, x_core.shared());
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
   transfer.claimed = 0;
@@ -391,7 +394,10 @@ int BulkTransfers::watch_sender(Transfer& transfer) noexcept {
     return 1;
   }
   if (over < transfer.by_sender) return 0;
-  if (failed) transfer.leave_chunk(stop.chunk);
+  if (failed) {
+    transfer.leave_chunk(stop.chunk);
+    transfer.comparable = false;
+  }
   end(transfer);
   return 1;
 }
@@ -428,7 +434,7 @@ int BulkTransfers::await_sender(Transfer& transfer) noexcept {
     transfer.heard = now;
   }
   if (now - transfer.heard < kSenderWait) return 0;
-  x_choice.sender_absent();
+  x_choices[transfer.both_ways].sender_absent();
   transfer.copy_off = true;
   end(transfer);
   return 1;
@@ -445,6 +451,8 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0u);
   const size_t lefts = transfer.lefts;
   const uint64_t now = x_clock.now();
+  // Then too little time would be left for the little that a trial moves.
+  const bool overlapped = transfer.tried && x_last_end > transfer.started;
   const uint64_t took = comparable_time(transfer, now - std::max(transfer.started, x_last_end));
   if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;
@@ -456,11 +464,12 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
                    std::min(transfer.range.begin + back, transfer.range.end));
   }
   if (transfer.asks && transfer.present && is_divided(transfer.state.mode))
-    x_choice.helped(transfer.range.length(), transfer.by_sender > 0);
+    x_choices[transfer.both_ways].helped(transfer.range.length(), transfer.by_sender > 0);
   transfer.state.mode = Mode::none;
   if (transfer.lefts == lefts && transfer.status == 0) {
-    if (transfer.comparable)
-      x_choice.record(transfer.chosen_for, transfer.path, scaled(transfer, took));
+    if (transfer.comparable && !overlapped)
+      x_choices[transfer.both_ways].record(transfer.chosen_for, transfer.path,
+                                           scaled(transfer, took));
     if (transfer.remote.timed && transfer.called_bytes > 0)
       publish_read_time(x_page, transfer.remote,
                         transfer.called_ns * transfer.length / transfer.called_bytes);

@@ -60,6 +60,7 @@ struct Transfer : util::ListHook<Transfer> {
   /// which there is a choice.
   bool comparable = false;
   uint64_t chosen_for = 0;  ///< the length for which the path was chosen
+  bool tried = false;       ///< a part of the message has tried a path
   uint64_t started = 0;
   uint64_t copied_ns = 0;   ///< bounce: this side's part in the first pieces
   size_t copied_bytes = 0;  ///< bounce: length of these pieces
@@ -89,6 +90,11 @@ struct Transfer : util::ListHook<Transfer> {
 /// outlive this object; no value read from it is trusted.
 class BulkTransfers {
  public:
+  /// Where CMA is permitted, a message above kTriedWhole tries a copy with so many of its bytes:
+  /// with streaming stores that may be five times as slow. The rest goes by the usual path.
+  static constexpr uint64_t kTrialBytes = uint64_t{256} * 1024;
+  static constexpr uint64_t kTriedWhole = 4 * kTrialBytes;
+
   BulkTransfers(void* shared, BulkMemory& slots, CmaCalls& calls, CmaPeer& sender,
                 const Options& options, const CoreSharing& core, Counters& counters,
                 const util::Clock& clock) noexcept
@@ -100,7 +106,8 @@ class BulkTransfers {
         x_core(core),
         x_counters(counters),
         x_clock(clock),
-        x_choice(options.streaming, options.paths) {}
+        x_choices{PathChoice(options.streaming, options.paths),
+                  PathChoice(options.streaming, options.paths)} {}
 
   /// Moves what can be moved now, at most a chunk or two. Returns the steps made. The transfer is
   /// over when it has a status, or when it has neither a generation nor anything left.
@@ -156,7 +163,9 @@ class BulkTransfers {
   const CoreSharing& x_core;
   Counters& x_counters;
   const util::Clock& x_clock;
-  PathChoice x_choice;
+  /// Where messages go both ways, copies compete for the cores that make them, and are judged
+  /// apart.
+  PathChoice x_choices[2];
   uint32_t x_generation = 0;  ///< the last one given out; unique over all tickets
   Transfer* x_bouncing = nullptr;
   bool x_backed = false;

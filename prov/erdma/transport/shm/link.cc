@@ -107,7 +107,9 @@ LinkReport ShmLink::report() noexcept {
 LinkLimits ShmLink::limits() const noexcept {
   if (x_out.cold()) return {kSlotPayload, true};
   const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
-  return {most, true, may_measure() ? FragmentChoice::kShortest : SIZE_MAX};
+  // Also where cores are shared, so that these messages tell when they no longer are.
+  const bool measures = context().options.paths == PathPolicy::measure;
+  return {most, true, measures && may_call(x_direct.peer()) ? FragmentChoice::kShortest : SIZE_MAX};
 }
 
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {

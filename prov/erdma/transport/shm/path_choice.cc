@@ -35,7 +35,7 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
     open.copy = false;
   }
   if (open.cma && open.copy && x_paths != PathPolicy::measure)
-    open = {x_paths == PathPolicy::cma, x_paths == PathPolicy::copy};
+    open = {x_paths == PathPolicy::cma, x_paths == PathPolicy::copy, open.backed, open.tries};
   const size_t size_class = class_of(length);
   Path paths[kPaths];
   size_t count = 0;
@@ -43,17 +43,17 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
     if (offered(Path(i), size_class, open)) paths[count++] = Path(i);
   x_classes[size_class].tries = false;
   if (count <= 1) return count ? paths[0] : Path::cma;
-  return x_classes[size_class].choose(paths, count);
+  return x_classes[size_class].choose(paths, count, open.tries);
 }
 
-Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
+Path PathChoice::SizeClass::choose(const Path* paths, size_t count, bool may_try) noexcept {
   const Path* const end = paths + count;
   const auto faster = [this](Path other) {
     const float by = best == Path::cma ? kMuchFaster : util::RecentRates::kClearly;
     return arm(other).typical() > by * arm(best).typical();
   };
   const auto tried = [this](Path path) { return arm(path).count() >= kTrials; };
-  tries = trials_left > 0 && std::find(paths, end, on_trial) != end;
+  tries = may_try && trials_left > 0 && std::find(paths, end, on_trial) != end;
   if (tries) {
     --trials_left;
     return on_trial;
@@ -62,7 +62,7 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
     if (tried(paths[i]) && faster(paths[i])) best = paths[i];
-  if (++transfers < retry_at) return best;
+  if (!may_try || ++transfers < retry_at) return best;
   tries = true;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);

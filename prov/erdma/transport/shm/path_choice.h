@@ -37,6 +37,7 @@ class PathChoice {
   struct Open {
     bool cma, copy;       ///< at least one
     bool backed = false;  ///< the slots for copies have memory
+    bool tries = true;    ///< a path may be tried that is not known to be the fastest
   };
   /// Chooses for the transfer that begins now.
   Path choose(size_t length, Open open) noexcept;
@@ -95,8 +96,8 @@ class PathChoice {
     Path on_trial = Path::cma;
     Path best = Path::cma;
     const util::RecentRates& arm(Path path) const noexcept { return arms[size_t(path)]; }
-    /// One of `count` paths: the best, or now and then another.
-    Path choose(const Path* paths, size_t count) noexcept;
+    /// One of `count` paths: the best, or now and then another if that is permitted.
+    Path choose(const Path* paths, size_t count, bool may_try) noexcept;
   };
   static size_t class_of(size_t length) noexcept;
   bool offered(Path path, size_t size_class, Open open) const noexcept;
