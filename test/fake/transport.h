@@ -101,6 +101,7 @@ class Transport final : public transport::Transport {
               x_owner.behaviour.asks_above};
     }
     bool prefers_packets(size_t length, bool expected) noexcept override {
+      ++asked;
       return expected && length <= x_owner.behaviour.fragmented;
     }
     int share(const iovec* memory, size_t count, size_t length, transport::Access access,
@@ -184,6 +185,7 @@ class Transport final : public transport::Transport {
     bool held = false;     ///< no packet is delivered
     bool trusted = false;  ///< the application named the peer
     size_t sent = 0;
+    size_t asked = 0;     ///< for which way a message prefers
     bool up_once = true;  ///< returned by was_up()
     int down = 0;         ///< returned by send()
     size_t ended = 0;     ///< number of times the link went down

@@ -90,7 +90,9 @@ TEST(a_message_that_fits_may_be_a_rendezvous) {
       std::vector<char> got(kPacket);
       must(pair.b.receive(got.data(), got.size(), 7, &g_two));
       must(pair.a.send(1, bytes.data(), bytes.size(), 7, &g_one));
-      ck_assert_int_eq(pair.a.sent.entries.empty(), asks_above < kPacket && fragmented == 0);
+      const bool asks = asks_above < kPacket;
+      ck_assert_uint_eq(pair.a_to_b().asked, asks);
+      ck_assert_int_eq(pair.a.sent.entries.empty(), asks && fragmented == 0);
       pair.run_until_idle();
       ck_assert_ptr_eq(pair.a.sent.take().context, &g_one);
       ck_assert_ptr_eq(pair.b.received.take().context, &g_two);

@@ -326,6 +326,29 @@ TEST(both_copies_of_a_single_packet_count) {
   }
 }
 
+/// A receiver that does not poll, for example because it shares its core, reads late. The sender of
+/// a short message would wait for it, which it does not with packets.
+TEST(a_short_rendezvous_that_ends_late_counts_in_full) {
+  for (const bool polls : {true, false}) {
+    fake::SetClock clock;
+    FragmentTimer timer(clock);
+    const int link = 0;
+    RemoteKey key;
+    key.put(uint64_t{4711});
+    unsigned packets = 0;
+    for (int i = 0; i < 1000; ++i) {
+      timer.begins(&link);
+      const bool in_packets = timer.prefers_packets(&link, {16'000, true}, true);
+      packets += in_packets;
+      if (!in_packets) timer.shared(&link, 16'000, key);
+      clock.time += in_packets ? 2000 : polls ? 4000 : 20'000;
+      if (!timer.times(&link)) continue;
+      in_packets ? timer.written(16'000, {0, false, 0}) : timer.revoked(key, 1000, 0);
+    }
+    ck_assert(polls ? packets < 100 : packets > 900);
+  }
+}
+
 TEST(packets_that_did_not_leave_are_not_timed) {
   Timed timed;
   const void* const link = &timed.links[0];

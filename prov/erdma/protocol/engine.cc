@@ -118,20 +118,28 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 /// Sends a message that the fast path refused. If the link had no room, polls once before it falls
 /// back to a request, since then all later sends would need requests, too.
 int Engine::send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept {
-  const auto send_direct = [&] {
-    return direct = Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer);
-  };
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
   if (x_messages.must_poll()) progress();
-  if (!Messages::is_short(args) && Messages::goes_direct(args, peer) &&
-      ++x_sends_since_progress < kSendsPerProgress && send_direct())
+  const bool asks = !Messages::goes_direct(args, peer) && Messages::may_go_direct(args, peer);
+  if (asks && !Messages::prefers_packets(args.length, peer)) {
+    if (poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress)) progress();
+    return post_slow(args, peer, nullptr, true);
+  }
+  const auto goes_direct = [&] {
+    return asks ? Messages::may_go_direct(args, peer) : Messages::goes_direct(args, peer);
+  };
+  const auto send_direct = [&] {
+    return direct = goes_direct() && x_messages.send_direct(args, peer);
+  };
+  if (!Messages::is_short(args) && goes_direct() && ++x_sends_since_progress < kSendsPerProgress &&
+      send_direct())
     return 0;
-  const bool has_no_room = Messages::goes_direct(args, peer);
+  const bool has_no_room = goes_direct();
   if ((has_no_room && !x_made_progress) ||
       poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress))
     progress();
   if (send_direct()) return 0;
-  return post_slow(args, peer, nullptr);
+  return post_slow(args, peer, nullptr, false);
 }
 
 /// `args` is a copy, so that the fast path can keep its own in registers. The fast path leaves
@@ -159,11 +167,13 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   if (x_messages.must_poll() ||
       poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress))
     progress();
-  return post_slow(args, *peer, &sink);
+  return post_slow(args, *peer, &sink, false);
 }
 
-int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
-  return with_room(*this, [&] { return room_for_sends() && x_messages.send(args, peer, sink); });
+int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink,
+                      bool rendezvous) noexcept {
+  return with_room(
+      *this, [&] { return room_for_sends() && x_messages.send(args, peer, sink, rendezvous); });
 }
 
 int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {

@@ -16,17 +16,15 @@ namespace {
 /// last one alone delays the message; but each costs some 100 ns.
 constexpr size_t kFragment = 8192;
 
-bool prefers_packets(size_t length, Peer& peer) noexcept {
-  const bool expected = length <= LongMessages::kLong || peer.long_messages.expected();
-  return peer.link->prefers_packets(length, expected);
-}
-
 }  // namespace
 
-bool Messages::send(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
+bool Messages::send(const SendArgs& args, Peer& peer, CompletionSink* sink,
+                    bool rendezvous) noexcept {
   Send* const send = sends.make(args, peer, *this, sink ? *sink : x_sent);
-  if (send) sends.begin(*send);
-  return send != nullptr;
+  if (!send) return false;
+  send->asked_for_rendezvous = rendezvous;
+  sends.begin(*send);
+  return true;
 }
 
 /// Sends the first packet of a message, or writes to the memory that the receiver has shared.
@@ -37,7 +35,8 @@ int Messages::launch(Send& send) noexcept {
   Peer& peer = *send.peer;
   const size_t length = send.buffers.length;
   const bool goes_whole = fits(length, *peer.link);
-  send.rendezvous = peer.throttled_by || !(goes_whole || prefers_packets(length, peer));
+  send.rendezvous = peer.throttled_by || send.asked_for_rendezvous ||
+                    !(goes_whole || prefers_packets(length, peer));
   if (send.rendezvous) return send_rts(send);
   if (must_poll()) return -FI_EAGAIN;
   if (send.remote_key.size) {  // the ring had no room for the rts

@@ -41,10 +41,20 @@ class Messages final : public Initiator {
   static bool goes_direct(const SendArgs& args, const Peer& peer) noexcept {
     return peer.direct && !args.until_delivered && !args.fence && fits(args.length, *peer.link);
   }
+  /// Returns whether that is so if the link prefers packets, which it must be asked.
+  static bool may_go_direct(const SendArgs& args, const Peer& peer) noexcept {
+    return peer.direct && !args.until_delivered && !args.fence &&
+           args.length <= peer.link->limits().eager;
+  }
+  static bool prefers_packets(size_t length, Peer& peer) noexcept {
+    const bool expected = length <= LongMessages::kLong || peer.long_messages.expected();
+    return peer.link->prefers_packets(length, expected);
+  }
   /// Sends such a message. False: nothing happened.
   bool send_direct(const SendArgs& args, Peer& peer) noexcept;
   /// Sends or queues any message. False: out of memory. `sink` is null for the sink of messages.
-  bool send(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept;
+  /// `rendezvous`: the link was asked, and prefers one.
+  bool send(const SendArgs& args, Peer& peer, CompletionSink* sink, bool rendezvous) noexcept;
 
   /// Handles a cts: the receiver has shared memory to write to.
   void on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,

@@ -130,8 +130,9 @@ struct Send final : Pending {
   State state = State::queued;
   uint8_t wire_flags = 0;
   bool rendezvous = false;
-  bool fence = false;   ///< stays queued until no operation to the peer is in flight
-  bool report = false;  ///< write a CQ entry
+  bool asked_for_rendezvous = false;  ///< the link, when the message was posted
+  bool fence = false;                 ///< stays queued until no operation to the peer is in flight
+  bool report = false;                ///< write a CQ entry
   bool injected = false;
   bool inject_pending = false;     ///< injected, and no link has taken it yet (has_injected())
   CompletionSink* sink = nullptr;  ///< where the operation completes

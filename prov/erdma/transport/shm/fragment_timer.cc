@@ -14,6 +14,10 @@ constexpr uint64_t time_of_packets(size_t length) noexcept {
   return length <= ShortReads::kLongest ? 200 : 500;
 }
 
+/// A receiver that polls has read a message of kLongestOnlyInTurns or less after this time, in ns.
+/// If it does not poll, as where processes share a core, the sender would wait for its copy.
+constexpr uint64_t kSoon = 8'000;
+
 /// For so long, in ns, a rendezvous keeps other messages from being timed. Its receive may be
 /// missing.
 constexpr uint64_t kLongWait = 10'000'000;
@@ -83,7 +87,8 @@ void FragmentTimer::revoked(const RemoteKey& remote_key, uint32_t reading,
     return;
   x_link = nullptr;
   uint64_t took = x_alone ? x_clock.now() - x_began : UINT64_MAX;
-  if (reading > 0) {
+  const bool waits = x_kind.length <= FragmentChoice::kLongestOnlyInTurns && took > reading + kSoon;
+  if (reading > 0 && !waits) {
     took = std::min(took, reading + time_of_packets(x_kind.length));
     if (take_rate) took += cost_of_rewriting(reading, time_at(take_rate, x_kind.length));
   }

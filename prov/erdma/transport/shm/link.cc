@@ -107,9 +107,7 @@ LinkReport ShmLink::report() noexcept {
 LinkLimits ShmLink::limits() const noexcept {
   if (x_out.cold()) return {kSlotPayload, true};
   const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
-  // Also where cores are shared, so that these messages tell when they no longer are.
-  const bool measures = context().options.paths == PathPolicy::measure;
-  return {most, true, measures && may_call(x_direct.peer()) ? FragmentChoice::kShortest : SIZE_MAX};
+  return {most, true, may_measure() ? FragmentChoice::kShortest : SIZE_MAX};
 }
 
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
@@ -121,8 +119,10 @@ bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   if (!goes_whole && !suits_fragments(*this, length, expected)) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length)))
     return goes_whole || ring->moves();
-  context().count_message();
-  if (!goes_whole) context().large_messages.add(this);
+  if (!goes_whole) {
+    context().count_message();
+    context().large_messages.add(this);
+  }
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
   if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
