@@ -119,10 +119,12 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 /// back to a request, since then all later sends would need requests, too.
 int Engine::send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept {
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
-  if (x_messages.must_poll()) progress();
+  const bool due = !Messages::is_short(args) &&
+                   poll_due(x_sends_since_progress + 1, kSendsPerProgress, x_made_progress);
+  if (x_messages.must_poll() || due) progress();
   const bool asks = !Messages::goes_direct(args, peer) && Messages::may_go_direct(args, peer);
   if (asks && !Messages::prefers_packets(args.length, peer)) {
-    if (poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress)) progress();
+    ++x_sends_since_progress;
     return post_slow(args, peer, nullptr, true);
   }
   const auto goes_direct = [&] {

@@ -117,8 +117,8 @@ class Link {
                                  size_t length, SendHint hint) noexcept = 0;
   virtual LinkLimits limits() const noexcept = 0;
   /// Returns whether a message is better sent in packets than by a rendezvous. To be asked before
-  /// each attempt to send one that is longer than a packet or LinkLimits::asks_above. `expected`:
-  /// the receiver is likely to have posted the receive by then.
+  /// each that is longer than a packet or LinkLimits::asks_above, and again if it had to wait and
+  /// the answer was true. `expected`: the receiver is likely to have posted the receive by then.
   virtual bool prefers_packets(size_t length, bool expected) noexcept {
     return (void)length, (void)expected, false;
   }

@@ -80,7 +80,7 @@ int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
 
 int BulkOperations::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                          uint64_t token, const RemoteWrite* write) noexcept {
-  x_context.count_message();
+  if (length > kMaxEager) x_context.count_message();  // as at the sender
   if (!write && length <= ShortReads::kLongest) {
     const int rc = x_transfers.read_short(remote, local, count, length);
     if (rc != -FI_EAGAIN) return rc;

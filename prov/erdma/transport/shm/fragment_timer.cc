@@ -14,8 +14,8 @@ constexpr uint64_t time_of_packets(size_t length) noexcept {
   return length <= ShortReads::kLongest ? 200 : 500;
 }
 
-/// A receiver that polls has read a message of kLongestOnlyInTurns or less after this time, in ns.
-/// If it does not poll, as where processes share a core, the sender would wait for its copy.
+/// A receiver that polls has read a message of kLongestOnlyInTurns or less after this time, in ns,
+/// and a sender that polls knows. If either does not, packets take neither's time meanwhile.
 constexpr uint64_t kSoon = 8'000;
 
 /// For so long, in ns, a rendezvous keeps other messages from being timed. Its receive may be
@@ -87,7 +87,8 @@ void FragmentTimer::revoked(const RemoteKey& remote_key, uint32_t reading,
     return;
   x_link = nullptr;
   uint64_t took = x_alone ? x_clock.now() - x_began : UINT64_MAX;
-  const bool waits = x_kind.length <= FragmentChoice::kLongestOnlyInTurns && took > reading + kSoon;
+  const bool waits =
+      x_alone && x_kind.length <= FragmentChoice::kLongestOnlyInTurns && took > reading + kSoon;
   if (reading > 0 && !waits) {
     took = std::min(took, reading + time_of_packets(x_kind.length));
     if (take_rate) took += cost_of_rewriting(reading, time_at(take_rate, x_kind.length));
