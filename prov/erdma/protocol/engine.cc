@@ -119,29 +119,30 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 /// back to a request, since then all later sends would need requests, too.
 int Engine::send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept {
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
-  const bool due = !Messages::is_short(args) &&
-                   poll_due(x_sends_since_progress + 1, kSendsPerProgress, x_made_progress);
-  if (x_messages.must_poll() || due) progress();
-  const bool asks = !Messages::goes_direct(args, peer) && Messages::may_go_direct(args, peer);
-  if (asks && !Messages::prefers_packets(args.length, peer)) {
-    ++x_sends_since_progress;
-    return post_slow(args, peer, nullptr, true);
-  }
-  const auto goes_direct = [&] {
-    return asks ? Messages::may_go_direct(args, peer) : Messages::goes_direct(args, peer);
-  };
-  const auto send_direct = [&] {
-    return direct = goes_direct() && x_messages.send_direct(args, peer);
-  };
-  if (!Messages::is_short(args) && goes_direct() && ++x_sends_since_progress < kSendsPerProgress &&
-      send_direct())
+  if (x_messages.must_poll()) progress();
+  const bool is_short = Messages::is_short(args), goes = Messages::goes_direct(args, peer);
+  if (!is_short && goes && ++x_sends_since_progress < kSendsPerProgress &&
+      (direct = x_messages.send_direct(args, peer)))
     return 0;
-  const bool has_no_room = goes_direct();
-  if ((has_no_room && !x_made_progress) ||
+  if (!goes && Messages::may_go_direct(args, peer)) return send_asking(args, peer, direct);
+  if ((goes && !x_made_progress) ||
       poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress))
     progress();
-  if (send_direct()) return 0;
-  return post_slow(args, peer, nullptr, false);
+  direct = Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer);
+  return direct ? 0 : post_slow(args, peer, nullptr, false);
+}
+
+/// Likewise, where the link is to be asked first. A poll that is due comes before that, so that the
+/// link does not time it with the message.
+int Engine::send_asking(const SendArgs& args, Peer& peer, bool& direct) noexcept {
+  if (poll_due(++x_sends_since_progress, kSendsPerProgress, x_made_progress)) progress();
+  if (!Messages::may_go_direct(args, peer)) return post_slow(args, peer, nullptr, false);
+  if (!Messages::prefers_packets(args.length, peer)) return post_slow(args, peer, nullptr, true);
+  direct = x_messages.send_direct(args, peer);
+  if (direct) return 0;
+  if (!x_made_progress) progress();
+  direct = Messages::may_go_direct(args, peer) && x_messages.send_direct(args, peer);
+  return direct ? 0 : post_slow(args, peer, nullptr, false);
 }
 
 /// `args` is a copy, so that the fast path can keep its own in registers. The fast path leaves

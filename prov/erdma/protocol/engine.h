@@ -237,6 +237,7 @@ class Engine final : public transport::Sink, PeerLoss {
 
   int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
   int send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept;
+  int send_asking(const SendArgs& args, Peer& peer, bool& direct) noexcept;
   int post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink, bool rendezvous) noexcept;
   int poll_transports(bool all, transport::Sink& sink) noexcept;
   int retry_waiting(bool all, transport::Sink& sink) noexcept;
