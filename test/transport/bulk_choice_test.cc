@@ -293,7 +293,8 @@ TEST(a_copy_is_tried_on_a_part_of_a_long_message) {
 }
 
 /// Sends messages of 1 MiB until copies have been tried; `step` makes the first steps of
-/// each, and is told whether it is copied. Returns the bytes of the next message that were copied.
+/// each, and is told whether it is copied. Returns the bytes of the next message that were copied,
+/// which crosses one of this side if `then_both_ways`.
 template <typename Step>
 uint64_t copied_after_trial(bool both_ways, Step&& step, bool then_both_ways) {
   Options options;

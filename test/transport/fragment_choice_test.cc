@@ -298,55 +298,50 @@ TEST(messages_to_other_peers_end_no_measurement) {
   ck_assert_uint_le(timed.last_by_fragments({9'000, 6'000}), 12);
 }
 
-/// A message in one packet: no copy overlaps with the other.
-TEST(both_copies_of_a_single_packet_count) {
+/// What a message in one packet takes; ns, but for `take_rate`.
+struct ShortTimes {
+  uint64_t writing;
+  uint32_t take_rate;  ///< bytes per us; 0 = unknown
+  uint64_t rendezvous;
+  uint32_t reading;  ///< the part of the receiver
+};
+
+/// Sends 1000 such messages in turns, and returns how many went in packets.
+unsigned short_messages(const ShortTimes& times) {
   constexpr FragmentChoice::Kind kShort{12'000, true};
-  for (const uint64_t reading : {1000u, 3000u}) {
-    fake::SetClock clock;
-    FragmentTimer timer(clock);
-    const int link = 0;
-    RemoteKey key;
-    key.put(uint64_t{4711});
-    unsigned packets = 0;
-    for (int i = 0; i < 1000; ++i) {
-      timer.begins(&link);
-      const bool in_packets = timer.prefers_packets(&link, kShort, true);
-      packets += in_packets;
-      if (!in_packets) timer.shared(&link, kShort.length, key);
-      clock.time += in_packets ? 1000 : reading;
-      if (!timer.times(&link)) continue;
-      if (in_packets) {
-        timer.written(kShort.length, {12'000, false, 0});  // the receiver takes it in 1 us
-      } else {
-        timer.revoked(key, uint32_t(reading), 0);
-      }
-      ck_assert(!timer.times(&link));
-    }
-    ck_assert(reading < 2000 ? packets < 100 : packets > 900);
+  fake::SetClock clock;
+  FragmentTimer timer(clock);
+  const int link = 0;
+  RemoteKey key;
+  key.put(uint64_t{4711});
+  unsigned packets = 0;
+  for (int i = 0; i < 1000; ++i) {
+    timer.begins(&link);
+    const bool in_packets = timer.prefers_packets(&link, kShort, true);
+    packets += in_packets;
+    if (!in_packets) timer.shared(&link, kShort.length, key);
+    clock.time += in_packets ? times.writing : times.rendezvous;
+    if (!timer.times(&link)) continue;
+    if (in_packets)
+      timer.written(kShort.length, {times.take_rate, false, 0});
+    else
+      timer.revoked(key, times.reading, 0);
+    ck_assert(!timer.times(&link));
   }
+  return packets;
+}
+
+/// No copy overlaps with the other. The receiver takes the packet in 1 us.
+TEST(both_copies_of_a_single_packet_count) {
+  ck_assert_uint_lt(short_messages({1000, 12'000, 1000, 1000}), 100);
+  ck_assert_uint_gt(short_messages({1000, 12'000, 3000, 3000}), 900);
 }
 
 /// A receiver that does not poll, for example because it shares its core, reads late. The sender of
 /// a short message would wait for it, which it does not with packets.
 TEST(a_short_rendezvous_that_ends_late_counts_in_full) {
-  for (const bool polls : {true, false}) {
-    fake::SetClock clock;
-    FragmentTimer timer(clock);
-    const int link = 0;
-    RemoteKey key;
-    key.put(uint64_t{4711});
-    unsigned packets = 0;
-    for (int i = 0; i < 1000; ++i) {
-      timer.begins(&link);
-      const bool in_packets = timer.prefers_packets(&link, {16'000, true}, true);
-      packets += in_packets;
-      if (!in_packets) timer.shared(&link, 16'000, key);
-      clock.time += in_packets ? 2000 : polls ? 4000 : 20'000;
-      if (!timer.times(&link)) continue;
-      in_packets ? timer.written(16'000, {0, false, 0}) : timer.revoked(key, 1000, 0);
-    }
-    ck_assert(polls ? packets < 100 : packets > 900);
-  }
+  ck_assert_uint_lt(short_messages({2000, 0, 4000, 1000}), 100);
+  ck_assert_uint_gt(short_messages({2000, 0, 20'000, 1000}), 900);
 }
 
 TEST(packets_that_did_not_leave_are_not_timed) {

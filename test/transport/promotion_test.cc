@@ -483,9 +483,8 @@ void warm(Pair& pair, Link& link, uint64_t& sent) {
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
 }
 
-bool may_read(const transport::shm::ShmLink& link) {
-  auto& peer = const_cast<transport::shm::ShmLink&>(link).direct().peer();
-  return peer.read.permission == transport::shm::Permission::allowed;
+bool may_read(transport::shm::ShmLink& link) {
+  return link.direct().peer().read.permission == transport::shm::Permission::allowed;
 }
 
 struct TrialCase {
@@ -545,7 +544,7 @@ constexpr TurnCase kTurnCases[] = {
     {8'193, false, false}, {32'768, false, false}, {32'769, false, true},
 };
 
-/// Below 32 KiB the link tries a rendezvous only where the sides take turns.
+/// Up to 32 KiB the link tries a rendezvous only where the sides take turns.
 TEST(shorter_messages_are_tried_by_a_rendezvous_in_turns, std::size(kTurnCases)) {
   using transport::shm::WayChoice;
   const TurnCase& c = kTurnCases[_i];

@@ -90,8 +90,8 @@ struct Transfer : util::ListHook<Transfer> {
 /// outlive this object; no value read from it is trusted.
 class BulkTransfers {
  public:
-  /// Where CMA is permitted, a message above kTriedWhole tries a copy with so many of its bytes:
-  /// with streaming stores that may be five times as slow. The rest goes by the usual path.
+  /// Where CMA is permitted, a message above kTriedWhole tries a copy with so many of its bytes, as
+  /// a copy with streaming stores may take five times as long. The rest takes the usual path.
   static constexpr uint64_t kTrialBytes = uint64_t{256} * 1024;
   static constexpr uint64_t kTriedWhole = 4 * kTrialBytes;
 

@@ -15,7 +15,7 @@ constexpr uint64_t time_of_packets(size_t length) noexcept {
 }
 
 /// A receiver that polls has read a message of kLongestOnlyInTurns or less after this time, in ns,
-/// and a sender that polls knows. If either does not, packets take neither's time meanwhile.
+/// and a sender that polls knows. If one of them does not poll, nobody need wait for packets.
 constexpr uint64_t kSoon = 8'000;
 
 /// For so long, in ns, a rendezvous keeps other messages from being timed. Its receive may be

@@ -34,8 +34,10 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
     --x_cma_until;
     open.copy = false;
   }
-  if (open.cma && open.copy && x_paths != PathPolicy::measure)
-    open = {x_paths == PathPolicy::cma, x_paths == PathPolicy::copy, open.backed, open.tries};
+  if (open.cma && open.copy && x_paths != PathPolicy::measure) {
+    open.cma = x_paths == PathPolicy::cma;
+    open.copy = x_paths == PathPolicy::copy;
+  }
   const size_t size_class = class_of(length);
   Path paths[kPaths];
   size_t count = 0;
