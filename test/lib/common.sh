@@ -81,7 +81,8 @@ generate() {
   (cd "$top" && autoreconf --force --install)
 }
 
-# configure_in FOLDER [OPTION...]: runs configure there, unless it ran with the same options.
+# configure_in FOLDER [OPTION...]: runs configure there, unless it ran with the same options. What was
+# built with others is removed, because make would not compile it again with these.
 configure_in() {
   local folder=$1
   shift
@@ -92,7 +93,7 @@ configure_in() {
     [ "$(cat "$folder/options" 2>/dev/null)" = "$*" ]; then
     return
   fi
-  (cd "$folder" && "$top/configure" "$@") && printf '%s\n' "$*" >"$folder/options"
+  (cd "$folder" && "$top/configure" "$@" && make -s clean >/dev/null) && printf '%s\n' "$*" >"$folder/options"
 }
 
 jobs() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
