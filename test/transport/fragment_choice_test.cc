@@ -116,6 +116,23 @@ TEST(the_first_message_of_a_trial_is_not_timed) {
   }
 }
 
+/// Timing costs as much as the choice can gain. The rates that a trial is compared with are recent.
+TEST(the_usual_way_is_timed_mostly_before_a_trial) {
+  FragmentChoice choice;
+  send(choice, kLength, {100, 200}, 8 * WayChoice::kLongestPause);
+  while (choice.choose({kLength, false}).packets) continue;
+  for (unsigned i = 1; i < WayChoice::kTrials; ++i) (void)choice.choose({kLength, false});
+  unsigned early = 0, late = 0;
+  for (unsigned i = 1; i < WayChoice::kLongestPause; ++i) {
+    const FragmentChoice::Way way = choice.choose({kLength, false});
+    ck_assert(way.packets);
+    (i + WayChoice::kBeforeTrial < WayChoice::kLongestPause ? early : late) += way.timed;
+  }
+  ck_assert_uint_ge(late, WayChoice::kBeforeTrial / WayChoice::kTimedEvery);
+  ck_assert_uint_eq(
+      early, (WayChoice::kLongestPause - WayChoice::kBeforeTrial) / WayChoice::kRarelyTimedEvery);
+}
+
 /// A way that has just become the faster one may soon be the slower one again.
 TEST(the_other_way_is_tried_again_soon_after_a_change) {
   FragmentChoice choice;

@@ -9,7 +9,7 @@ WayChoice::Way WayChoice::choose() noexcept {
     --x_trials_left;
     return {x_prefers_second, true};
   }
-  if (++x_operations < x_pause) return {!x_prefers_second, x_operations % kTimedEvery == 0};
+  if (++x_operations < x_pause) return {!x_prefers_second, times_usual()};
   const bool never_tried = x_pause < kFirstPause;
   x_pause = never_tried ? kFirstPause : std::min(2 * x_pause, kLongestPause);
   x_operations = 0;

@@ -33,11 +33,18 @@ class WayChoice {
   static constexpr unsigned kFirstPause = 32;
   static constexpr unsigned kLongestPause = 1024;
   static constexpr unsigned kMostUntimed = 2;  ///< trials, until the second way is given up
-  /// Of the operations that go the usual way. Odd, because two kinds of operations may alternate.
+  /// Of the operations that go the usual way: of the last kBeforeTrial ones before a trial, and of
+  /// those before them. Odd, because two kinds of operations may alternate.
   static constexpr unsigned kTimedEvery = 5;
+  static constexpr unsigned kRarelyTimedEvery = 7 * kTimedEvery;
+  static constexpr unsigned kBeforeTrial = 64;
 
  private:
   Way give_up() noexcept;
+  bool times_usual() const noexcept {
+    const bool near = x_pause - x_operations <= kBeforeTrial;
+    return x_operations % (near ? kTimedEvery : kRarelyTimedEvery) == 0;
+  }
 
   util::RecentRates x_first, x_second;
   uint32_t x_operations = 0;  ///< since the last trial
