@@ -12,6 +12,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fake/bulk_channel.h"
+#include "fake/shared_core.h"
 #include "libcheck.h"
 
 /// Tests when a channel copies through its slots although CMA is permitted.
@@ -65,20 +66,6 @@ TEST(copy_by_choice_needs_a_sender_that_is_attached) {
   channel.run();
   assert_done_once(channel.sink, 7, 0);
   ck_assert_int_eq(channel.memory.calls, 0);
-}
-
-CoreSharing::Usage pushed_aside() noexcept {
-  static CoreSharing::Usage usage{pthread_self(), 0, 0, 0};
-  usage.forced += 100;
-  return usage;
-}
-
-/// Makes `core` look as if other threads had used it for a long time.
-void share(CoreSharing& core) {
-  core = CoreSharing(pushed_aside);
-  core.judge(1'000'000'000);
-  core.judge(2'000'000'000);
-  ck_assert(core.shared());
 }
 
 /// Rows: the core of the sender or of the receiver is shared; copies are preferred or not.

@@ -56,6 +56,7 @@ TEST(where_cores_are_shared_the_cheaper_way_takes_long_messages, std::size(kCost
   const auto& most = kCosts[_i].copies ? FragmentLimits::kCopiesPay : FragmentLimits::kCallsPay;
   ck_assert_uint_eq(found.message, most.message);
   ck_assert_uint_eq(found.all_rings, most.all_rings);
+  ck_assert_uint_eq(found.of_burst, kCosts[_i].copies ? SIZE_MAX : 16 * 1024);
 }
 
 TEST(a_try_in_which_the_thread_lost_its_core_does_not_count) {

@@ -9,6 +9,7 @@
 
 #include <rdma/providers/fi_log.h>
 
+#include "fake/shared_core.h"
 #include "libcheck.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/link.h"
@@ -531,6 +532,29 @@ TEST(a_link_tries_a_rendezvous_for_messages_of_medium_length, std::size(kTrialCa
   if (c.shared) {
     ck_assert_int_eq(link.revoke(key), 0);
     ck_assert_uint_gt(rendezvous(40'000), 0);
+  }
+}
+
+/// Where the core is shared, messages to three peers between two polls go by rendezvous.
+TEST(a_burst_on_a_shared_core_goes_by_rendezvous, 4) {
+  const bool shared_core = _i % 2;
+  const size_t length = _i / 2 ? 65'536 : 16'385;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  make_hot(pair);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  auto& context = link.context();
+  own_core(link);
+  if (shared_core) transport::shm::share(context.core);
+  const bool packets = !shared_core || !may_read(link) ||
+                       context.fragment_limits.limits(true, true).of_burst > length;
+  ck_assert(link.prefers_packets(length, true));
+  (void)context.bursts.add(&shared_core);
+  ck_assert(link.prefers_packets(length, true));
+  (void)context.bursts.add(&length);
+  for (const bool expected : {packets, packets, true}) {
+    ck_assert_int_eq(link.prefers_packets(length, true), expected);
+    pair.poll();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fake/bulk_channel.h"
+#include "fake/shared_core.h"
 #include "libcheck.h"
 
 /// Tests messages that a receiver reads by one call, without a ticket.
@@ -47,6 +48,27 @@ TEST(the_sender_is_told_how_long_the_read_took_if_it_asks, 2) {
   ck_assert(read.arrived());
   ck_assert_uint_eq(channel.out.read_time(asked.key) > 0, _i);
   ck_assert_uint_eq(channel.out.read_time(other.key), 0);
+}
+
+struct SharedCoreCase {
+  bool shared;
+  size_t length;
+  bool at_once;
+};
+constexpr SharedCoreCase kSharedCoreCases[] = {
+    {true, ShortReads::kLongestOnSharedCore, true},
+    {true, ShortReads::kLongestOnSharedCore + 1, false},
+    {false, ShortReads::kLongest + 1, false},
+};
+
+TEST(a_longer_message_is_read_at_once_where_the_core_is_shared, std::size(kSharedCoreCases)) {
+  const SharedCoreCase& c = kSharedCoreCases[_i];
+  Channel channel(Ways::dual);
+  if (c.shared) share(channel.in_core);
+  Shared shared(channel, c.length);
+  ck_assert_int_eq(shared.read(), c.at_once ? int(kDone) : -FI_EAGAIN);
+  ck_assert_uint_eq(channel.calls.read.calls, c.at_once);
+  ck_assert(!c.at_once || shared.arrived());
 }
 
 struct Obstacle {

@@ -33,6 +33,7 @@ int BulkIn::start(const RemoteKey& remote, const iovec* local, size_t count, siz
 
 int BulkIn::read_short(const RemoteKey& remote, const iovec* local, size_t count,
                        size_t length) noexcept {
+  if (length > x_short.longest()) return -FI_EAGAIN;
   SharedMemory memory;
   const int status = decode_for(local, count, length, remote, memory);
   return status ? status : x_short.read(memory, local, count, length);

@@ -21,7 +21,7 @@ class BulkIn {
   BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender, const Options& options,
          const CoreSharing& core, Counters& counters, const util::Clock& clock) noexcept
       : x_backing(memory),
-        x_short(shared, memory, calls, sender, options, counters, clock),
+        x_short(shared, memory, calls, sender, options, core, counters, clock),
         x_transfers(shared, memory, calls, sender, options, core, counters, clock) {}
 
   /// Copies `length` bytes of the sender's shared memory at once. kDone, -FI_EINVAL, or -FI_EAGAIN:

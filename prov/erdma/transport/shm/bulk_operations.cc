@@ -81,7 +81,7 @@ int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
 int BulkOperations::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                          uint64_t token, const RemoteWrite* write) noexcept {
   if (length > kMaxEager) x_context.count_message();  // as at the sender
-  if (!write && length <= ShortReads::kLongest) {
+  if (!write) {
     const int rc = x_transfers.read_short(remote, local, count, length);
     if (rc != -FI_EAGAIN) return rc;
   }

@@ -14,7 +14,8 @@ namespace erdma::transport::shm {
 FragmentLimits::Limits FragmentLimits::where_shared(bool cma) noexcept {
   if (cma && !x_copies_pay) x_copies_pay = copies_pay();
   const Limits& most = !cma || *x_copies_pay ? kCopiesPay : kCallsPay;
-  return {chosen() ? std::min(x_options.eager_bytes, most.message) : most.message, most.all_rings};
+  return {chosen() ? std::min(x_options.eager_bytes, most.message) : most.message, most.all_rings,
+          most.of_burst};
 }
 
 /// Reads this process's own memory by the call, and copies it twice. A sandbox that does not permit

@@ -24,12 +24,13 @@ class FragmentLimits {
   struct Limits {
     size_t message;    ///< bytes of one message
     size_t all_rings;  ///< bytes of messages of this length in the rings of all recent receivers
+    size_t of_burst;   ///< bytes of one message that belongs to Bursts
   };
   /// `shared`: other threads run on this core. `cma`: one side may use CMA. The first
   /// call with both measures, which takes some 50 us.
   Limits limits(bool shared, bool cma) noexcept {
     if (shared) return where_shared(cma);
-    return cma || chosen() ? Limits{x_options.eager_bytes, SIZE_MAX} : kRefused;
+    return cma || chosen() ? Limits{x_options.eager_bytes, SIZE_MAX, SIZE_MAX} : kRefused;
   }
 
   /// What is measured: so many bytes, so often. The fastest try counts, because the thread may
@@ -39,14 +40,14 @@ class FragmentLimits {
   /// The call must take so many times as long as two copies. The buffers are in the caches here. In
   /// a message they are not, and then two copies lose more than one.
   static constexpr uint64_t kClearly = 2;
-  static constexpr Limits kCallsPay{size_t{64} * 1024, size_t{256} * 1024};
+  static constexpr Limits kCallsPay{size_t{64} * 1024, size_t{256} * 1024, size_t{16} * 1024};
   /// Half of a ring, so that the next message fits while the receiver takes this one.
-  static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024};
+  static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024, SIZE_MAX};
 
   /// Where each process has a core and CMA is refused. A stream of longer messages is faster in
   /// fragments, too, but two processes that exchange them are not: each has to write all of its
   /// message before it reads (512 KiB: a tenth slower).
-  static constexpr Limits kRefused{size_t{256} * 1024, SIZE_MAX};
+  static constexpr Limits kRefused{size_t{256} * 1024, SIZE_MAX, SIZE_MAX};
 
  private:
   bool chosen() const noexcept { return x_options.eager_bytes != kDefaultEager; }  ///< by the user

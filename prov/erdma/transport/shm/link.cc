@@ -36,13 +36,15 @@ FragmentTimer::Receiver receiver_of(const OutChannel& out, const InChannel* in) 
 // the ring, and the receiver can complete it by itself. So do messages to so many peers that they
 // leave the cache before the receivers run, and unexpected ones, but where processes share a core:
 // there a rendezvous that copies takes turns on it.
-bool suits_fragments(ShmLink& link, size_t length, bool expected) noexcept {
-  LinkContext& context = link.context();
-  const bool shared_core = context.core.shared();
-  const auto most = context.fragment_limits.limits(shared_core, calls_help(link.direct().peer()));
-  return length <= most.message && (expected || shared_core) &&
+bool suits_fragments(const ShmLink& link, size_t length, bool expected,
+                     const FragmentLimits::Limits& most) noexcept {
+  const LinkContext& context = link.context();
+  return length <= most.message && (expected || context.core.shared()) &&
          context.large_messages.links_with(&link) * length <= most.all_rings;
 }
+
+/// Messages that may belong to a burst are longer.
+constexpr size_t kLongestOutsideBursts = FragmentLimits::kCallsPay.of_burst;
 
 /// About how many entries of the ring a message takes in packets.
 uint32_t entries_of(size_t length) noexcept {
@@ -107,7 +109,8 @@ LinkReport ShmLink::report() noexcept {
 LinkLimits ShmLink::limits() const noexcept {
   if (x_out.cold()) return {kSlotPayload, true};
   const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
-  return {most, true, may_measure() ? FragmentChoice::kShortest : SIZE_MAX};
+  if (!may_choose()) return {most, true};
+  return {most, true, context().core.shared() ? kLongestOutsideBursts : FragmentChoice::kShortest};
 }
 
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
@@ -116,16 +119,18 @@ bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   RingSender* const ring = x_out.hot_ring();
   if (!ring) return false;
   const bool goes_whole = length <= limits().eager;
-  if (!goes_whole && !suits_fragments(*this, length, expected)) return false;
+  const bool in_burst = length > kLongestOutsideBursts && context().bursts.add(this);
+  if (!goes_whole || in_burst) context().count_message();
+  const bool shared_core = context().core.shared();
+  const auto most = context().fragment_limits.limits(shared_core, calls_help(x_direct.peer()));
+  if (in_burst && length > most.of_burst) return false;
+  if (!goes_whole && !suits_fragments(*this, length, expected, most)) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length)))
     return goes_whole || ring->moves();
-  if (!goes_whole) {
-    context().count_message();
-    context().large_messages.add(this);
-  }
+  if (!goes_whole) context().large_messages.add(this);
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
-  if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
+  if (length <= FragmentChoice::kShortest || !ring->warm() || shared_core || !may_choose() ||
       shared == Shared::some_long)
     return true;
   const uint32_t taken = x_in ? x_in->ring().taken() : 0;
@@ -137,9 +142,8 @@ bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   return packets;
 }
 
-bool ShmLink::may_measure() const noexcept {
-  return context().options.paths == PathPolicy::measure && !context().core.shared() &&
-         may_call(x_direct.peer());
+bool ShmLink::may_choose() const noexcept {
+  return context().options.paths == PathPolicy::measure && may_call(x_direct.peer());
 }
 
 bool ShmLink::awaits(const ConnectRequest& request) const noexcept {

@@ -2,6 +2,7 @@
 
 #include "transport/deferred_dones.h"
 #include "transport/lack_of_memory.h"
+#include "transport/shm/bursts.h"
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"
 #include "transport/shm/core_sharing.h"
@@ -41,6 +42,7 @@ struct LinkContext {
   static constexpr uint8_t kWork = 1;  ///< a list below is not empty, or a flag is set
   static constexpr uint8_t kCountsPolls = 2;
   uint8_t attention = 0;
+  Bursts bursts;
   /// A link could not even ask to connect, pass memory to its peer, or wake it.
   LackOfMemory lack;
   int try_later() noexcept {

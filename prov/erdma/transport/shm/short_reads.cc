@@ -15,7 +15,7 @@ bool ShortReads::valid(const SharedMemory& remote) const noexcept {
 int ShortReads::read(const SharedMemory& remote, const iovec* local, size_t count,
                      size_t length) noexcept {
   const bool possible =
-      length > 0 && length <= kLongest && x_paths != PathPolicy::copy && x_peer.may(CmaCall::read);
+      length > 0 && length <= longest() && x_paths != PathPolicy::copy && x_peer.may(CmaCall::read);
   if (!possible || !valid(remote)) return -FI_EAGAIN;
   const uint64_t began = remote.timed ? x_clock.now() : 0;
   uint64_t moved = 0;
