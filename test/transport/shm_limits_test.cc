@@ -15,6 +15,7 @@
 
 #include "fake/captured_log.h"
 #include "libcheck.h"
+#include "transport/shm/link.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm/wire.h"
 #include "transport/shm_lacks.h"
@@ -194,6 +195,27 @@ TEST(a_write_waits_while_the_target_can_pass_no_descriptor) {
   ck_assert_int_eq(pair.b.sink->dones[0].status, 0);
   ck_assert(pair.target == pair.source);
   ck_assert(told("[W403]"));
+}
+
+constexpr transport::Early kReasons[] = {transport::Early::refused, transport::Early::closing};
+
+/// The receiver has not read it yet.
+TEST(memory_that_is_taken_back_early_is_not_delivered, std::size(kReasons)) {
+  Shared pair(Access::remote_read);
+  const iovec to{pair.target.data(), pair.target.size()};
+  const auto get = [&] {
+    const size_t dones = pair.b.sink->dones.size();
+    const int rc = pair.b_to_a().get(pair.all(), &to, 1, 7);
+    if (rc != 0) return rc;
+    ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() > dones; }));
+    return pair.b.sink->dones.back().status;
+  };
+  ck_assert_int_ge(get(), 0);
+  ck_assert(pair.target == pair.source);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  ck_assert(pair.poll_until([&] { return link.out().bulk()->attached(); }));
+  link.revoke_early(pair.remote_key, kReasons[_i]);
+  ck_assert_int_eq(get(), -FI_ECANCELED);
 }
 
 constexpr size_t kForPackets = 128 * 1024;  ///< less than what peers share of a link that is up

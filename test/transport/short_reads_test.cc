@@ -1,5 +1,7 @@
 #include "transport/shm/short_reads.h"
 
+#include <utility>
+
 #include <rdma/fi_errno.h>
 
 #include "fake/bulk_channel.h"
@@ -69,6 +71,44 @@ TEST(a_longer_message_is_read_at_once_where_the_core_is_shared, std::size(kShare
   ck_assert_int_eq(shared.read(), c.at_once ? int(kDone) : -FI_EAGAIN);
   ck_assert_uint_eq(channel.calls.read.calls, c.at_once);
   ck_assert(!c.at_once || shared.arrived());
+}
+
+/// A generation has 16 bits. Whoever reads what is shared now must not take it for revoked, however
+/// much was shared before that the receiver was not told of.
+TEST(memory_shared_after_any_number_of_others_can_be_read) {
+  Channel channel(Ways::read_only);
+  Pieces from(64, 1, 0x11), to(64, 1, 0x22);
+  from.fill(7);
+  unsigned told = 0;
+  uint16_t last = 0;
+  for (unsigned i = 0; i < 3 * 65536; ++i) {
+    RemoteKey key;
+    ck_assert_int_eq(channel.out.share(from.iov, 1, 64, key), 0);
+    ck_assert_int_eq(channel.in.read_short(key, to.iov, 1, 64), kDone);
+    channel.out.revoke(key, i == 0 ? BulkOut::Receiver::may_read : BulkOut::Receiver::done);
+    told += std::exchange(last, uint16_t(channel.page().revoked[0])) != channel.page().revoked[0];
+    ck_assert_int_eq(channel.out.shared() == BulkOut::Shared::nothing, true);
+  }
+  ck_assert(from.flat() == to.flat());
+  ck_assert_uint_ge(told, 3 * 8);
+  ck_assert_uint_le(told, 3 * 64);
+}
+
+/// A receiver that asks for help after it has reported its end breaks the rules. Odd rows: it has
+/// asked before, too.
+TEST(nothing_moves_out_of_memory_whose_receiver_is_done, 2 * std::size(kWays)) {
+  Channel channel(kWays[_i / 2]);
+  Shared shared(channel, kMiB);
+  ck_assert_int_eq(channel.in.start(shared.key, shared.to.iov, shared.to.count, kMiB, 1), 0);
+  channel.in.poll(channel.sink);
+  if (_i % 2) channel.out.poll();
+  channel.out.revoke(shared.key, BulkOut::Receiver::done);
+  const Counters before = channel.out_counters;
+  for (int i = 0; i < 100; ++i) channel.out.poll();
+  ck_assert_uint_eq(channel.out_counters.cma_write_bytes, before.cma_write_bytes);
+  ck_assert_uint_eq(channel.out_counters.bounce_out_bytes, before.bounce_out_bytes);
+  ck_assert(channel.in.quiesce());
+  channel.in.cancel(channel.sink, -FI_ECANCELED);
 }
 
 struct Obstacle {

@@ -17,6 +17,13 @@ CmaCall call_of(Mode mode) noexcept {
   return mode == Mode::outward ? CmaCall::read : CmaCall::write;
 }
 
+/// Generations that wrap must not pass for revoked ones (revoked_by()).
+constexpr uint16_t kToldEvery = 4096;
+
+constexpr uint64_t id_of(util::PoolHandle named) noexcept {
+  return uint64_t(named.index) << 16 | named.generation;
+}
+
 }  // namespace
 
 int BulkOut::share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key,
@@ -38,25 +45,25 @@ int BulkOut::share(const iovec* memory, size_t count, size_t length, RemoteKey& 
 }
 
 uint32_t BulkOut::read_time(const RemoteKey& remote_key) const noexcept {
-  SharedMemory named;
-  if (!x_page || decode(remote_key, named) != 0) return 0;
+  if (!x_page) return 0;
   const ReadTime time = unpack_read_time(x_page->read_time.load(std::memory_order_relaxed));
-  return time.id == named.id() ? time.nanoseconds : 0;
+  return time.id == id_of(name_of(remote_key)) ? time.nanoseconds : 0;
 }
 
-void BulkOut::revoke(const RemoteKey& remote_key) noexcept {
-  SharedMemory named;
-  if (decode(remote_key, named) != 0) return;
-  SharedMemory* shared = x_pool.find({named.index, named.generation});
+void BulkOut::revoke(const RemoteKey& remote_key, Receiver receiver) noexcept {
+  const util::PoolHandle named = name_of(remote_key);
+  SharedMemory* const shared = x_pool.find(named);
   if (!shared) return;
   x_long -= shared->length > PathChoice::kOneCopy;
   x_pool.release(*shared);
+  // A ticket that a receiver which breaks the rules still has finds no memory: step().
+  if (receiver == Receiver::done && named.generation % kToldEvery != 0) return;
   if (!x_page) {
     x_revoked[named.index] = named.generation;
     return;
   }
   tell_before_reuse(x_page->revoked[named.index], named.generation);
-  stop_all(named.id());
+  stop_all(id_of(named));
 }
 
 /// A ticket that has not been joined yet is refused when it is: join() no longer finds the remote

@@ -21,9 +21,12 @@ class BulkOut {
   /// asked.
   int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key,
             bool timed = false) noexcept;
+  /// `done`: it does not know the key, has reported its end, or sees that this side has left. It is
+  /// not told of the revocation, as a rule: it would have to fetch the line for its next message.
+  enum class Receiver : uint8_t { may_read, done };
   /// After the return nothing here touches the memory. A transfer that still uses it fails at the
   /// receiver with -FI_ECANCELED.
-  void revoke(const RemoteKey& remote_key) noexcept;
+  void revoke(const RemoteKey& remote_key, Receiver receiver = Receiver::may_read) noexcept;
   /// Sets the shared regions, which the receiver accesses by itself and with which poll() may help
   /// it. Null: none. The table must outlive this object.
   void shares(SharedRegions* table) noexcept { x_shared_regions = table; }

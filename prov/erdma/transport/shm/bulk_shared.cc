@@ -71,6 +71,13 @@ int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept {
   return plausible(memory.iov, memory.count, memory.length) ? 0 : -FI_EINVAL;
 }
 
+util::PoolHandle name_of(const RemoteKey& remote_key) noexcept {
+  KeyHead head{};
+  if (remote_key.kind() == KeyKind::readable && remote_key.size >= sizeof head)
+    std::memcpy(&head, remote_key.bytes, sizeof head);
+  return {head.index, head.generation};
+}
+
 void publish_read_time(BulkShared& page, const SharedMemory& memory,
                        uint64_t nanoseconds) noexcept {
   const auto time = uint32_t(std::clamp<uint64_t>(nanoseconds, 1, UINT32_MAX));

@@ -11,6 +11,7 @@
 #include "transport/shm/ordering.h"
 #include "transport/shm/path_choice.h"
 #include "transport/shm/stream_copy.h"
+#include "util/pool.h"
 
 /// The control page of a bulk channel, and what both sides compute in the same way.
 ///
@@ -228,6 +229,9 @@ inline constexpr bool revoked_by(uint16_t last, uint16_t generation) noexcept {
 void encode(const SharedMemory& memory, RemoteKey& remote_key) noexcept;
 /// 0, or -FI_EINVAL for a key that encode() cannot have made.
 int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept;
+
+/// The name in a key that encode() has made.
+util::PoolHandle name_of(const RemoteKey& remote_key) noexcept;
 
 /// Tells the sender how long this side read.
 void publish_read_time(BulkShared& page, const SharedMemory& memory, uint64_t nanoseconds) noexcept;

@@ -46,6 +46,15 @@ bool suits_fragments(const ShmLink& link, size_t length, bool expected,
 /// Messages that may belong to a burst are longer.
 constexpr size_t kLongestOutsideBursts = FragmentLimits::kCallsPay.of_burst;
 
+void end_share(BulkOut* bulk, RemoteWrites* writes, const RemoteKey& remote_key,
+               BulkOut::Receiver receiver) noexcept {
+  if (!RemoteWrites::is_target(remote_key)) {
+    if (bulk) bulk->revoke(remote_key, receiver);
+  } else if (writes) {
+    writes->revoke(remote_key);
+  }
+}
+
 /// About how many entries of the ring a message takes in packets.
 uint32_t entries_of(size_t length) noexcept {
   return uint32_t(length / FragmentChoice::kShortest);
@@ -224,17 +233,13 @@ int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
   if (context().fragments.times(this) && x_out.bulk()) [[unlikely]]
     context().fragments.revoked(remote_key, x_out.bulk()->read_time(remote_key),
                                 take_rate_of(x_out));
-  if (!RemoteWrites::is_target(remote_key)) {
-    if (x_out.bulk()) x_out.bulk()->revoke(remote_key);
-  } else if (x_remote_writes) {
-    x_remote_writes->revoke(remote_key);
-  }
+  end_share(x_out.bulk(), x_remote_writes.get(), remote_key, BulkOut::Receiver::done);
   return 0;
 }
 
 void ShmLink::revoke_early(const RemoteKey& remote_key, Early) noexcept {
   context().fragments.forget(this);
-  revoke(remote_key);
+  end_share(x_out.bulk(), x_remote_writes.get(), remote_key, BulkOut::Receiver::may_read);
 }
 
 int ShmLink::get(const RemoteRange& remote, const iovec* local, size_t count,
