@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "transport/shm/bulk.h"
+#include "transport/shm/layout.h"
 #include "transport/shm/ordering.h"
 #include "transport/shm/path_choice.h"
 #include "transport/shm/stream_copy.h"
@@ -22,7 +23,6 @@
 namespace erdma::transport::shm {
 
 inline constexpr size_t kTickets = 4;  ///< transfers under way at a time
-inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kMinChunk = size_t{16} * 1024;
 inline constexpr size_t kMaxChunk = size_t{256} * 1024;
 /// Keeps chunk numbers within 16 bits. The next generation moves what exceeds it.

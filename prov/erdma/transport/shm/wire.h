@@ -20,7 +20,7 @@ namespace erdma::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x416d6465;
 /// Version of this transport: of these messages, the rings and the pages of large transfers.
-inline constexpr uint8_t kWireVersion = 16;
+inline constexpr uint8_t kWireVersion = 17;
 inline constexpr uint16_t kByteOrder = 0x0102;
 /// A change of the layout needs a higher version and the new fingerprint here.
 static_assert(layout_fingerprint() == 0xc4bccef2d5809b69, "kWireVersion must change, too");
