@@ -103,6 +103,36 @@ TEST(a_slow_start_of_the_other_way_does_not_count) {
   ck_assert(!choice.choose({kLength, false}).packets);
 }
 
+struct BeginCase {
+  FragmentChoice::Kind kind;
+  bool packets;
+};
+constexpr BeginCase kBegins[] = {
+    {{16 * 1024, true}, true},   {{32 * 1024, true}, true},   {{32 * 1024 + 1, true}, false},
+    {{64 * 1024, true}, false},  {{100 * 1024, true}, false}, {{40 * 1024, false}, true},
+    {{100 * 1024, false}, true},
+};
+
+/// Where calls are fast, long messages in turns begin with a rendezvous, and leave it if that is
+/// slower.
+TEST(where_calls_are_fast_long_messages_in_turns_begin_with_them, std::size(kBegins)) {
+  const FragmentChoice::Kind kind = kBegins[_i].kind;
+  FragmentChoice choice;
+  choice.begin_with_rendezvous();
+  for (unsigned i = 1; i < WayChoice::kFirstTrial; ++i) {
+    const FragmentChoice::Way way = choice.choose(kind);
+    ck_assert_int_eq(way.packets, kBegins[_i].packets);
+    if (way.timed) choice.record(kind, way.packets, way.packets ? 1000 : 2000);
+  }
+  unsigned rendezvous = 0;
+  for (unsigned i = 0; i < 10 * WayChoice::kLongestPause; ++i) {
+    const FragmentChoice::Way way = choice.choose(kind);
+    rendezvous += !way.packets;
+    if (way.timed) choice.record(kind, way.packets, way.packets ? 1000 : 2000);
+  }
+  ck_assert_uint_le(rendezvous, 20 * WayChoice::kTrials);
+}
+
 /// The bytes of the first message that tries the other way are not where that way leaves them.
 TEST(the_first_message_of_a_trial_is_not_timed) {
   FragmentChoice choice;

@@ -95,6 +95,31 @@ TEST(calls_take_long_messages_where_the_user_wants_it) {
   ck_assert_uint_eq(chooser.machine.calls, 0);
 }
 
+struct SpeedCase {
+  uint64_t call;  ///< ns more than the 1000 that two copies take
+  int refusal;
+  PathPolicy paths;
+  bool fast;
+};
+constexpr SpeedCase kSpeeds[] = {
+    {0, 0, PathPolicy::measure, true},      {499, 0, PathPolicy::measure, true},
+    {500, 0, PathPolicy::measure, false},   {4000, 0, PathPolicy::measure, false},
+    {0, EPERM, PathPolicy::measure, false}, {4000, 0, PathPolicy::cma, true},
+};
+
+TEST(a_call_is_fast_if_it_takes_hardly_longer_than_two_copies, std::size(kSpeeds)) {
+  const SpeedCase& c = kSpeeds[_i];
+  Chooser chooser;
+  chooser.machine.call = c.call;
+  chooser.machine.refusal = c.refusal;
+  chooser.options.paths = c.paths;
+  for (int i = 0; i < 3; ++i) {
+    ck_assert_int_eq(chooser.limits.calls_are_fast(), c.fast);
+    (void)chooser.limits.limits(true, true);
+  }
+  ck_assert_uint_le(chooser.machine.calls, FragmentLimits::kTries);
+}
+
 struct WishCase {
   size_t wish;
   uint64_t call;

@@ -579,11 +579,14 @@ TEST(shorter_messages_are_tried_by_a_rendezvous_in_turns, std::size(kTurnCases))
   warm(pair, link, sent);
   own_core(link);
   ck_assert_uint_eq(link.limits().asks_above, may_read(link) ? 8192 : SIZE_MAX);
+  const bool fast = link.context().fragment_limits.calls_are_fast();
   unsigned tried = 0;
   size_t answers = 0;
   for (unsigned i = 0; i < WayChoice::kFirstPause; ++i) {
-    tried += !link.prefers_packets(c.length, true);
+    const bool packets = link.prefers_packets(c.length, true);
+    tried += !packets;
     if (!c.answers) continue;
+    if (i == 1 && may_read(link)) ck_assert_int_eq(packets, c.length <= 32'768 || !fast);
     ++answers;
     ck_assert(pair.poll_until([&] { return pair.send(pair.b_to_a(), answers, nullptr, 0) == 0; }));
     ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == answers; }));

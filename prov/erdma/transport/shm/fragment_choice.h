@@ -10,8 +10,8 @@ namespace erdma::transport::shm {
 /// Learns, per class of message length, whether a message of medium length is faster in packets,
 /// which cross the ring by two copies, or by a rendezvous, by one copy of the kernel. That depends
 /// on the processor: two copies overlap, but cost more where a line comes slowly from the other
-/// core. Every message goes in packets until a few rendezvous were tried. One for all links of an
-/// endpoint.
+/// core. Every message goes in packets until a few rendezvous were tried, but see
+/// begin_with_rendezvous(). One for all links of an endpoint.
 class FragmentChoice {
  public:
   struct Way {
@@ -22,6 +22,13 @@ class FragmentChoice {
     size_t length;  ///< above kShortest
     bool in_turns;  ///< the sides take turns, so messages do not overlap; see kLongestOnlyInTurns
   };
+  /// Call it before the first choice, if calls of the kernel are fast: messages in turns above
+  /// kLongestOnlyInTurns begin with a rendezvous. Shorter ones are often those that their sender
+  /// has just written.
+  void begin_with_rendezvous() noexcept {
+    for (const size_t length : {2 * kLongestOnlyInTurns, 4 * kLongestOnlyInTurns})
+      x_classes[class_of({length, true})].begin_with_second();
+  }
   /// Chooses for the message that is sent now.
   Way choose(Kind kind) noexcept {
     const WayChoice::Way way = x_classes[class_of(kind)].choose();

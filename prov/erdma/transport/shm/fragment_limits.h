@@ -33,13 +33,19 @@ class FragmentLimits {
     return cma || chosen() ? Limits{x_options.eager_bytes, SIZE_MAX, SIZE_MAX} : kRefused;
   }
 
+  /// Where each process has a core, too: one call is likely to be faster than two copies between
+  /// cores, as it takes hardly longer than two in the caches of one core. May measure. For peers
+  /// that CMA may access.
+  bool calls_are_fast() noexcept { return call_per_copies() < kHardly; }
+
   /// What is measured: so many bytes, so often. The fastest try counts, because the thread may
   /// lose its core in the others.
   static constexpr size_t kMeasured = size_t{64} * 1024;
   static constexpr unsigned kTries = 4;
   /// The call must take so many times as long as two copies. The buffers are in the caches here. In
   /// a message they are not, and then two copies lose more than one.
-  static constexpr uint64_t kClearly = 2;
+  static constexpr float kClearly = 2;
+  static constexpr float kHardly = 1.5F;
   static constexpr Limits kCallsPay{size_t{64} * 1024, size_t{256} * 1024, size_t{16} * 1024};
   /// Half of a ring, so that the next message fits while the receiver takes this one.
   static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024, SIZE_MAX};
@@ -52,12 +58,13 @@ class FragmentLimits {
  private:
   bool chosen() const noexcept { return x_options.eager_bytes != kDefaultEager; }  ///< by the user
   Limits where_shared(bool cma) noexcept;
-  bool copies_pay() noexcept;
+  float call_per_copies() noexcept;
+  float measure() noexcept;
 
   const Options& x_options;
   CmaCalls& x_calls;
   const util::Clock& x_clock;
-  std::optional<bool> x_copies_pay;
+  std::optional<float> x_call_per_copies;
 };
 
 }  // namespace erdma::transport::shm

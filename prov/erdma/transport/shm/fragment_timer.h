@@ -19,6 +19,12 @@ class FragmentTimer {
  public:
   explicit FragmentTimer(const util::Clock& clock) noexcept : x_clock(clock) {}
 
+  /// As FragmentChoice::begin_with_rendezvous(). knows_calls(): it has been called.
+  void begin(bool calls_are_fast) noexcept {
+    x_knows_calls = true;
+    if (calls_are_fast) x_choice.begin_with_rendezvous();
+  }
+  bool knows_calls() const noexcept { return x_knows_calls; }
   /// Chooses for the message that is sent now. `alone`: no other rendezvous is under way, which
   /// this one would have to wait for.
   bool prefers_packets(const void* link, FragmentChoice::Kind kind, bool alone) noexcept;
@@ -66,6 +72,7 @@ class FragmentTimer {
   const util::Clock& x_clock;
   FragmentChoice x_choice;
   const void* x_link = nullptr;  ///< null: no message is being timed
+  bool x_knows_calls = false;
   bool x_packets = false;
   bool x_alone = false;
   FragmentChoice::Kind x_kind{};

@@ -146,6 +146,8 @@ bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   const bool answered = x_turns.answered(taken, ring->pushed(), entries_of(length));
   const bool alone = shared == Shared::nothing, in_turns = answered && alone;
   if (!in_turns && length <= FragmentChoice::kLongestOnlyInTurns) return true;
+  if (!timer.knows_calls() && length > FragmentChoice::kLongestOnlyInTurns)
+    timer.begin(context().fragment_limits.calls_are_fast());
   const bool packets = timer.prefers_packets(this, {length, in_turns}, alone);
   if (packets && timer.times(this) && ring->drained()) timer.watch(ring->consumed());
   return packets;

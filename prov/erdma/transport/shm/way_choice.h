@@ -7,15 +7,17 @@
 
 namespace erdma::transport::shm {
 
-/// Learns which of two ways moves bytes faster, for operations of like lengths. All take the first
-/// way until a few have tried the second one; the way that proves slower is tried again ever more
-/// rarely. Table-tested; uses no clock.
+/// Learns which of two ways moves bytes faster, for operations of like lengths. All take one way,
+/// as a rule the first, until a few have tried the other; the way that proves slower is tried again
+/// ever more rarely. Table-tested; uses no clock.
 class WayChoice {
  public:
   struct Way {
     bool first;
     bool timed;  ///< record() shall be told how long this operation takes
   };
+  /// Call it before the first choice, if the second way is likely to be faster.
+  void begin_with_second() noexcept { x_prefers_second = true; }
   /// Chooses for the operation that begins now.
   Way choose() noexcept;
   /// An operation that was to be timed is over after this time.
