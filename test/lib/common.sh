@@ -84,16 +84,19 @@ generate() {
 # configure_in FOLDER [OPTION...]: runs configure there, unless it ran with the same options. What was
 # built with others is removed, because make would not compile it again with these.
 configure_in() {
-  local folder=$1
+  local folder=$1 before
   shift
+  before=$(cat "$folder/options" 2>/dev/null && echo .)
   [ ! -f "$top/config.status" ] ||
     die "$top is configured itself; run 'make distclean' there before a build elsewhere"
   mkdir -p "$folder"
   if [ -f "$folder/Makefile" ] && [ "$folder/Makefile" -nt "$top/configure" ] &&
-    [ "$(cat "$folder/options" 2>/dev/null)" = "$*" ]; then
+    [ "$before" = "$*"$'\n'. ]; then
     return
   fi
-  (cd "$folder" && "$top/configure" "$@" && make -s clean >/dev/null) && printf '%s\n' "$*" >"$folder/options"
+  (cd "$folder" && "$top/configure" "$@") || return
+  [ -z "$before" ] || [ "$before" = "$*"$'\n'. ] || make -s -C "$folder" clean >/dev/null || return
+  printf '%s\n' "$*" >"$folder/options"
 }
 
 jobs() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
