@@ -129,9 +129,6 @@ TEST(the_following_header_is_seen_once_its_entry_is_whole, std::size(kStarts)) {
   }
 }
 
-/// From one payload of kMaxEager bytes to the next.
-constexpr uint32_t kMostStride = after_payload(0, kMaxEager);
-
 TEST(a_full_byte_ring_refuses_and_goes_on_once_there_is_room) {
   Ring ring(true);
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));

@@ -78,10 +78,19 @@ int BulkOperations::begin(const Moving& what, Start&& start) noexcept {
   return rc;
 }
 
+/// Longer reads at once move no more bytes between two polls than a poll does.
+bool BulkOperations::may_read_at_once(size_t length) noexcept {
+  if (length <= ShortReads::kLongest) return true;
+  if (std::exchange(x_polls, x_context.polls) != x_context.polls) x_at_once = 0;
+  if (x_at_once + length > kPollBytes) return false;
+  x_at_once += length;
+  return true;
+}
+
 int BulkOperations::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                          uint64_t token, const RemoteWrite* write) noexcept {
   if (length > kMaxEager) x_context.count_message();  // as at the sender
-  if (!write) {
+  if (!write && may_read_at_once(length)) {
     const int rc = x_transfers.read_short(remote, local, count, length);
     if (rc != -FI_EAGAIN) return rc;
   }

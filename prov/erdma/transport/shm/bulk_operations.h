@@ -53,6 +53,7 @@ class BulkOperations final : private BulkMemory, private NullSink {
     RemoteWrite write;
     bool replies;
   };
+  bool may_read_at_once(size_t length) noexcept;
   template <typename Start>
   int begin(const Moving& what, Start&& start) noexcept;
 
@@ -69,6 +70,8 @@ class BulkOperations final : private BulkMemory, private NullSink {
   LinkContext& x_context;
   InChannel& x_channel;
   bool x_has_bounce = false;
+  uint32_t x_polls = 0;  ///< LinkContext::polls when x_at_once began to count
+  size_t x_at_once = 0;  ///< bytes of longer reads at once since that poll
   Memfd x_segment;
   BulkIn x_transfers;  ///< after the segment: destroyed first
   util::Pool<Moving, 8> x_moving;

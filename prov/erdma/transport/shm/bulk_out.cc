@@ -56,7 +56,7 @@ void BulkOut::revoke(const RemoteKey& remote_key, Receiver receiver) noexcept {
   if (!shared) return;
   x_long -= shared->length > PathChoice::kOneCopy;
   x_pool.release(*shared);
-  // A ticket that a receiver which breaks the rules still has finds no memory: step().
+  // A ticket that a receiver which breaks the rules still has is stopped by step().
   if (receiver == Receiver::done && named.generation % kToldEvery != 0) return;
   if (!x_page) {
     x_revoked[named.index] = named.generation;
@@ -156,7 +156,10 @@ int BulkOut::step(size_t ticket, Budget& budget) noexcept {
   }
   if (joined.stopped) return steps;
   const SharedMemory* shared = find(joined.remote_key);
-  if (!shared) return steps;  // revoke() has stopped it
+  if (!shared) {  // only a receiver that breaks the rules asks for what it was done with
+    stop(ticket, ECANCELED);
+    return steps + 1;
+  }
   if (joined.state.mode == Mode::bounce) return steps + fill_slots(ticket, *shared, budget);
   if (joined.state.mode == Mode::read_only) return steps;
   return steps + move_chunks(ticket, *shared, budget);

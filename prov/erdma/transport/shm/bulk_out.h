@@ -25,7 +25,7 @@ class BulkOut {
   /// not told of the revocation, as a rule: it would have to fetch the line for its next message.
   enum class Receiver : uint8_t { may_read, done };
   /// After the return nothing here touches the memory. A transfer that still uses it fails at the
-  /// receiver with -FI_ECANCELED.
+  /// receiver with -FI_ECANCELED, unless the receiver is done.
   void revoke(const RemoteKey& remote_key, Receiver receiver = Receiver::may_read) noexcept;
   /// Sets the shared regions, which the receiver accesses by itself and with which poll() may help
   /// it. Null: none. The table must outlive this object.

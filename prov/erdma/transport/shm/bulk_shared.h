@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "transport/shm/bulk.h"
-#include "transport/shm/layout.h"
 #include "transport/shm/ordering.h"
 #include "transport/shm/path_choice.h"
 #include "transport/shm/stream_copy.h"
@@ -23,6 +22,7 @@
 namespace erdma::transport::shm {
 
 inline constexpr size_t kTickets = 4;  ///< transfers under way at a time
+inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kMinChunk = size_t{16} * 1024;
 inline constexpr size_t kMaxChunk = size_t{256} * 1024;
 /// Keeps chunk numbers within 16 bits. The next generation moves what exceeds it.
@@ -153,8 +153,9 @@ struct BulkShared {
   alignas(64) SharedWord consumed;     ///< Tally of slots emptied; written by the receiver
   SharedWord read_time;                ///< ReadTime; written by the receiver
   TicketProgress progress[kTickets];
-  /// The last revoked generation of each remote key index; written by the sender. A receiver that
-  /// reads without the sender's help learns from it that what it reads is no longer the message.
+  /// Of each remote key index the last generation that was revoked before its receiver was done, or
+  /// a later one; written by the sender. A receiver that reads without the sender's help learns
+  /// from it that what it reads is no longer the message.
   std::atomic<uint16_t> revoked[kMaxShared];
 };
 static_assert(sizeof(BulkShared) <= kBulkControlBytes);

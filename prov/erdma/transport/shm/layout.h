@@ -12,7 +12,6 @@
 namespace erdma::transport::shm {
 
 inline constexpr size_t kLine = 64;
-inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLinePair = 128;  ///< what the adjacent-line prefetcher moves
 inline constexpr size_t kShmPage = 4096;
 

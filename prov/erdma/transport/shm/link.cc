@@ -43,9 +43,6 @@ bool suits_fragments(const ShmLink& link, size_t length, bool expected,
          context.large_messages.links_with(&link) * length <= most.all_rings;
 }
 
-/// Messages that may belong to a burst are longer.
-constexpr size_t kLongestOutsideBursts = FragmentLimits::kCallsPay.of_burst;
-
 void end_share(BulkOut* bulk, RemoteWrites* writes, const RemoteKey& remote_key,
                BulkOut::Receiver receiver) noexcept {
   if (!RemoteWrites::is_target(remote_key)) {
@@ -118,8 +115,8 @@ LinkReport ShmLink::report() noexcept {
 LinkLimits ShmLink::limits() const noexcept {
   if (x_out.cold()) return {kSlotPayload, true};
   const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
-  if (!may_choose()) return {most, true};
-  return {most, true, context().core.shared() ? kLongestOutsideBursts : FragmentChoice::kShortest};
+  const bool asks = may_choose() && !context().core.shared();
+  return {most, true, asks ? FragmentChoice::kShortest : SIZE_MAX};
 }
 
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
@@ -128,15 +125,17 @@ bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   RingSender* const ring = x_out.hot_ring();
   if (!ring) return false;
   const bool goes_whole = length <= limits().eager;
-  const bool in_burst = length > kLongestOutsideBursts && context().bursts.add(this);
-  if (!goes_whole || in_burst) context().count_message();
+  const bool in_burst = !goes_whole && context().bursts.add(this, context().polls);
   const bool shared_core = context().core.shared();
   const auto most = context().fragment_limits.limits(shared_core, calls_help(x_direct.peer()));
   if (in_burst && length > most.of_burst) return false;
   if (!goes_whole && !suits_fragments(*this, length, expected, most)) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length)))
     return goes_whole || ring->moves();
-  if (!goes_whole) context().large_messages.add(this);
+  if (!goes_whole) {
+    context().count_message();
+    context().large_messages.add(this);
+  }
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
   if (length <= FragmentChoice::kShortest || !ring->warm() || shared_core || !may_choose() ||

@@ -42,6 +42,7 @@ struct LinkContext {
   static constexpr uint8_t kWork = 1;  ///< a list below is not empty, or a flag is set
   static constexpr uint8_t kCountsPolls = 2;
   uint8_t attention = 0;
+  uint32_t polls = 0;  ///< wraps around
   Bursts bursts;
   /// A link could not even ask to connect, pass memory to its peer, or wake it.
   LackOfMemory lack;

@@ -153,13 +153,13 @@ bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
 /// A round that ends here is counted once, also if the receiver lags behind, so that no payload
 /// goes to the beginning.
 bool RingSender::ends_round(uint32_t offset) noexcept {
-  if (x_round < kByteRing && offset - x_round < kMaxEager) {
+  if (x_round < kByteRing && offset - x_round < kMostStride) {
     const uint32_t end = restart_payload(x_byte_head);
     if (std::exchange(x_counted, end) != end && ++x_rounds == kRoundsEach)
       x_round *= 2, x_rounds = 0;
     return true;
   }
-  return offset - kShortRound < kMaxEager && one_of_many();
+  return offset - kShortRound < kMostStride && one_of_many();
 }
 
 bool RingSender::goes_round(uint32_t length) const noexcept {

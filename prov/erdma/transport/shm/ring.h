@@ -54,8 +54,10 @@ constexpr uint32_t restart_payload(uint32_t at) noexcept {
 /// quarters).
 constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
   const uint32_t bytes = (length + uint32_t(kLine) - 1) & ~(uint32_t(kLine) - 1);
-  return at + bytes + (bytes % kPageBytes == 0 ? uint32_t(kLine) : 0);
+  return at + bytes + (bytes % kShmPage == 0 ? uint32_t(kLine) : 0);
 }
+/// From one payload to the next, at most.
+inline constexpr uint32_t kMostStride = after_payload(0, kMaxEager);
 
 inline constexpr uint32_t kPrefetchAhead = 8;
 /// A receiver publishes the room of its byte ring at least this often.

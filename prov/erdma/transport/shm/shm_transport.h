@@ -43,7 +43,7 @@ class ShmTransport final : public Transport {
   const Counters& counters() const noexcept { return x_context.counters; }
 
   int poll(Sink& sink) noexcept override {
-    x_context.bursts.polled();
+    ++x_context.polls;
     int moved = x_context.channels.poll(sink);
     if (x_mailbox.pending() || x_context.attention) [[unlikely]]
       moved += attend(sink);
