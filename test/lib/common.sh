@@ -81,21 +81,25 @@ generate() {
   (cd "$top" && autoreconf --force --install)
 }
 
+# how_compiled FOLDER: prints how its Makefile compiles; nothing if there is none.
+how_compiled() { grep -E '^([A-Z_]*(FLAGS|WARNINGS|SANITIZER)|CC|CXX|DEFS) =' "$1/Makefile" 2>/dev/null; }
+
 # configure_in FOLDER [OPTION...]: runs configure there, unless it ran with the same options. What was
-# built with others is removed, because make would not compile it again with these.
+# compiled in another way is removed, because make would not compile it again.
 configure_in() {
   local folder=$1 before
   shift
-  before=$(cat "$folder/options" 2>/dev/null && echo .)
   [ ! -f "$top/config.status" ] ||
     die "$top is configured itself; run 'make distclean' there before a build elsewhere"
   mkdir -p "$folder"
   if [ -f "$folder/Makefile" ] && [ "$folder/Makefile" -nt "$top/configure" ] &&
-    [ "$before" = "$*"$'\n'. ]; then
+    [ "$(cat "$folder/options" 2>/dev/null)" = "$*" ]; then
     return
   fi
+  rm -f "$folder/options"
+  before=$(how_compiled "$folder")
   (cd "$folder" && "$top/configure" "$@") || return
-  [ -z "$before" ] || [ "$before" = "$*"$'\n'. ] || make -s -C "$folder" clean >/dev/null || return
+  [ -z "$before" ] || [ "$before" = "$(how_compiled "$folder")" ] || make -s -C "$folder" clean >/dev/null || return
   printf '%s\n' "$*" >"$folder/options"
 }
 
