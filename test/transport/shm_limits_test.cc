@@ -218,6 +218,27 @@ TEST(memory_that_is_taken_back_early_is_not_delivered, std::size(kReasons)) {
   ck_assert_int_eq(get(), -FI_ECANCELED);
 }
 
+/// However messages are chosen to go, the link looks now and then whether it shares its core.
+TEST(each_long_rendezvous_counts_as_a_large_message) {
+  static unsigned looks = 0;
+  using transport::shm::CoreSharing;
+  Shared pair(Access::remote_read);
+  transport::shm::LinkContext& context =
+      static_cast<transport::shm::ShmLink&>(pair.a_to_b()).context();
+  context.core = CoreSharing([]() noexcept { return ++looks, CoreSharing::Usage{}; });
+  for (const size_t length : {transport::shm::kMaxEager, transport::shm::kMaxEager + 1}) {
+    looks = 0;
+    for (unsigned i = 0; i < 2 * CoreSharing::kEvery; ++i) {
+      const iovec iov{pair.source.data(), length};
+      RemoteKey key;
+      ck_assert_int_eq(pair.a_to_b().share(&iov, 1, length, transport::Access::refusable_read, key),
+                       0);
+      pair.a_to_b().revoke(key);
+    }
+    ck_assert_uint_eq(looks, length > transport::shm::kMaxEager ? 2 : 0);
+  }
+}
+
 constexpr size_t kForPackets = 128 * 1024;  ///< less than what peers share of a link that is up
 
 /// Leaves this process room for `more` bytes of mappings, also those of its heap.

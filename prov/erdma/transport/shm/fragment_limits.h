@@ -26,8 +26,8 @@ class FragmentLimits {
     size_t all_rings;  ///< bytes of messages of this length in the rings of all recent receivers
     size_t of_burst;   ///< bytes of one message that belongs to Bursts
   };
-  /// `shared`: other threads run on this core. `cma`: one side may use CMA. The first
-  /// call with both measures, which takes some 50 us.
+  /// `shared`: other threads run on this core. `cma`: one side may use CMA. The first call with
+  /// both, or of calls_are_fast(), measures, which takes some 50 us.
   Limits limits(bool shared, bool cma) noexcept {
     if (shared) return where_shared(cma);
     return cma || chosen() ? Limits{x_options.eager_bytes, SIZE_MAX, SIZE_MAX} : kRefused;

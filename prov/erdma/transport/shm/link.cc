@@ -226,6 +226,7 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   context().fragments.shared(this, length, remote_key);
   if (access == Access::refusable_read) x_turns.expect_fin();
   context().large_messages.add(this);
+  if (length > kMaxEager) context().count_message();
   context().attend(context().bulk_outs, *bulk);
   return 0;
 }
