@@ -63,13 +63,21 @@ TEST(hostile_peer_behind_the_simulated_nic) {
   erdma::test::leaves_owners_short();
   fuzz_over("nic", 8'000, [](Random& random, auto&& body) {
     Medium medium;
-    const auto device = test::open_first_device();
-    ck_assert_ptr_nonnull(device.get());
-    auto cache = RegistrationCache::create(*device, {.enabled = random.one_in(2)});
-    ck_assert_int_eq(cache.error(), 0);
+    // The hostile peer has a protection domain of its own, like another process. It may offer keys
+    // that it has heard, and behind them the victim would find its own memory, which it may have
+    // freed since.
+    const decltype(test::open_first_device()) devices[] = {test::open_first_device(),
+                                                           test::open_first_device()};
+    ck_assert(devices[0].get() && devices[1].get());
+    const bool caches_keys = random.one_in(2);
+    util::Result<std::unique_ptr<RegistrationCache>> caches[] = {
+        RegistrationCache::create(*devices[0], {.enabled = caches_keys}),
+        RegistrationCache::create(*devices[1], {.enabled = caches_keys})};
+    ck_assert(caches[0].error() == 0 && caches[1].error() == 0);
     std::unique_ptr<VerbsTransport> sides[3];
     for (size_t i = 0; i < 3; ++i) {
-      auto opened = VerbsTransport::open({}, *device, **cache, device->address());
+      const size_t own = i == kHostile ? 1 : 0;
+      auto opened = VerbsTransport::open({}, *devices[own], **caches[own], devices[own]->address());
       ck_assert_int_eq(opened.error(), 0);
       sides[i] = std::move(*opened);
       medium.transports[i] = sides[i].get();
