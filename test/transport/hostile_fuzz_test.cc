@@ -1,3 +1,4 @@
+#include <array>
 #include <string>
 
 #include "protocol/fuzz_run.h"
@@ -66,13 +67,11 @@ TEST(hostile_peer_behind_the_simulated_nic) {
     // The hostile peer has a protection domain of its own, like another process. It may offer keys
     // that it has heard, and behind them the victim would find its own memory, which it may have
     // freed since.
-    const decltype(test::open_first_device()) devices[] = {test::open_first_device(),
-                                                           test::open_first_device()};
+    const std::array devices{test::open_first_device(), test::open_first_device()};
     ck_assert(devices[0].get() && devices[1].get());
     const bool caches_keys = random.one_in(2);
-    util::Result<std::unique_ptr<RegistrationCache>> caches[] = {
-        RegistrationCache::create(*devices[0], {.enabled = caches_keys}),
-        RegistrationCache::create(*devices[1], {.enabled = caches_keys})};
+    std::array caches{RegistrationCache::create(*devices[0], {.enabled = caches_keys}),
+                      RegistrationCache::create(*devices[1], {.enabled = caches_keys})};
     ck_assert(caches[0].error() == 0 && caches[1].error() == 0);
     std::unique_ptr<VerbsTransport> sides[3];
     for (size_t i = 0; i < 3; ++i) {
