@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fake/captured_log.h"
+#include "fake/shared_core.h"
 #include "libcheck.h"
 #include "transport/shm/link.h"
 #include "transport/shm/unix_socket.h"
@@ -216,6 +217,24 @@ TEST(memory_that_is_taken_back_early_is_not_delivered, std::size(kReasons)) {
   ck_assert(pair.poll_until([&] { return link.out().bulk()->attached(); }));
   link.revoke_early(pair.remote_key, kReasons[_i]);
   ck_assert_int_eq(get(), -FI_ECANCELED);
+}
+
+/// A packet behind longer reads waits no longer than behind transfers.
+TEST(what_is_read_at_once_between_two_polls_is_limited) {
+  Shared pair(Access::remote_read);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.b_to_a());
+  ck_assert(pair.poll_until([&] { return link.in(); }));
+  transport::shm::share(link.context().core);
+  const bool may = link.direct().peer().read.permission == transport::shm::Permission::allowed;
+  const iovec to{pair.target.data(), pair.target.size()};
+  for (size_t round = 1; round <= 3; ++round) {
+    for (size_t i = 1; i <= 3; ++i)
+      ck_assert_int_eq(
+          link.get(pair.all(), &to, 1, 7),
+          may && i * to.iov_len <= transport::shm::kPollBytes ? int(transport::kDone) : 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() == (may ? 1 : 3) * round; }));
+  }
+  ck_assert(pair.target == pair.source);
 }
 
 /// However messages are chosen to go, the link looks now and then whether it shares its core.

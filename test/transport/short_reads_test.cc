@@ -87,7 +87,7 @@ TEST(memory_shared_after_any_number_of_others_can_be_read) {
     ck_assert_int_eq(channel.in.read_short(key, to.iov, 1, 64), kDone);
     channel.out.revoke(key, i == 0 ? BulkOut::Receiver::may_read : BulkOut::Receiver::done);
     told += std::exchange(last, uint16_t(channel.page().revoked[0])) != channel.page().revoked[0];
-    ck_assert_int_eq(channel.out.shared() == BulkOut::Shared::nothing, true);
+    ck_assert(channel.out.shared() == BulkOut::Shared::nothing);
   }
   ck_assert(from.flat() == to.flat());
   ck_assert_uint_ge(told, 3 * 8);

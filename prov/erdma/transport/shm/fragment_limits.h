@@ -45,6 +45,7 @@ class FragmentLimits {
   /// The call must take so many times as long as two copies. The buffers are in the caches here. In
   /// a message they are not, and then two copies lose more than one.
   static constexpr float kClearly = 2;
+  /// calls_are_fast(): at most so many times.
   static constexpr float kHardly = 1.5F;
   static constexpr Limits kCallsPay{size_t{64} * 1024, size_t{256} * 1024, size_t{16} * 1024};
   /// Half of a ring, so that the next message fits while the receiver takes this one.

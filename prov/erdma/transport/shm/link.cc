@@ -36,10 +36,13 @@ FragmentTimer::Receiver receiver_of(const OutChannel& out, const InChannel* in) 
 // the ring, and the receiver can complete it by itself. So do messages to so many peers that they
 // leave the cache before the receivers run, and unexpected ones, but where processes share a core:
 // there a rendezvous that copies takes turns on it.
-bool suits_fragments(const ShmLink& link, size_t length, bool expected,
-                     const FragmentLimits::Limits& most) noexcept {
-  const LinkContext& context = link.context();
-  return length <= most.message && (expected || context.core.shared()) &&
+bool suits_fragments(ShmLink& link, size_t length, bool expected) noexcept {
+  LinkContext& context = link.context();
+  const bool shared_core = context.core.shared();
+  const auto most = context.fragment_limits.limits(shared_core, calls_help(link.direct().peer()));
+  const bool in_burst = context.bursts.add(&link, context.polls);
+  return length <= most.message && (!in_burst || length <= most.of_burst) &&
+         (expected || shared_core) &&
          context.large_messages.links_with(&link) * length <= most.all_rings;
 }
 
@@ -115,8 +118,7 @@ LinkReport ShmLink::report() noexcept {
 LinkLimits ShmLink::limits() const noexcept {
   if (x_out.cold()) return {kSlotPayload, true};
   const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
-  const bool asks = may_choose() && !context().core.shared();
-  return {most, true, asks ? FragmentChoice::kShortest : SIZE_MAX};
+  return {most, true, may_measure() ? FragmentChoice::kShortest : SIZE_MAX};
 }
 
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
@@ -125,11 +127,7 @@ bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   RingSender* const ring = x_out.hot_ring();
   if (!ring) return false;
   const bool goes_whole = length <= limits().eager;
-  const bool in_burst = !goes_whole && context().bursts.add(this, context().polls);
-  const bool shared_core = context().core.shared();
-  const auto most = context().fragment_limits.limits(shared_core, calls_help(x_direct.peer()));
-  if (in_burst && length > most.of_burst) return false;
-  if (!goes_whole && !suits_fragments(*this, length, expected, most)) return false;
+  if (!goes_whole && !suits_fragments(*this, length, expected)) return false;
   if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length)))
     return goes_whole || ring->moves();
   if (!goes_whole) {
@@ -138,22 +136,23 @@ bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
   }
   using Shared = BulkOut::Shared;
   const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
-  if (length <= FragmentChoice::kShortest || !ring->warm() || shared_core || !may_choose() ||
+  if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
       shared == Shared::some_long)
     return true;
   const uint32_t taken = x_in ? x_in->ring().taken() : 0;
   const bool answered = x_turns.answered(taken, ring->pushed(), entries_of(length));
   const bool alone = shared == Shared::nothing, in_turns = answered && alone;
   if (!in_turns && length <= FragmentChoice::kLongestOnlyInTurns) return true;
-  if (!timer.knows_calls() && length > FragmentChoice::kLongestOnlyInTurns)
+  if (in_turns && length > FragmentChoice::kLongestOnlyInTurns && !timer.knows_calls())
     timer.begin(context().fragment_limits.calls_are_fast());
   const bool packets = timer.prefers_packets(this, {length, in_turns}, alone);
   if (packets && timer.times(this) && ring->drained()) timer.watch(ring->consumed());
   return packets;
 }
 
-bool ShmLink::may_choose() const noexcept {
-  return context().options.paths == PathPolicy::measure && may_call(x_direct.peer());
+bool ShmLink::may_measure() const noexcept {
+  return context().options.paths == PathPolicy::measure && !context().core.shared() &&
+         may_call(x_direct.peer());
 }
 
 bool ShmLink::awaits(const ConnectRequest& request) const noexcept {

@@ -81,7 +81,7 @@ class ShmLink final : public Link,
 
  private:
   int no_room(size_t length) noexcept;
-  bool may_choose() const noexcept;
+  bool may_measure() const noexcept;
   void end_channels(int status) noexcept;
   void end_in(int status) noexcept;
 
