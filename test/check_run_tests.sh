@@ -87,6 +87,26 @@ for command in slow apart; do
     "a() { stage a 1 one $command; }; b() { stage b 1 one true; }; beside a b; finish"
 done
 
+# --- what another configure leaves
+mkdir -p "$tree/conf/build"
+printf '%s\n' '#!/bin/sh' 'printf "CXXFLAGS = %s\nclean:\n\trm -f old.o\n" "$*" >Makefile' >"$tree/conf/configure"
+chmod +x "$tree/conf/configure"
+# left OPTION...: compiles old.o, configures, and says whether old.o is still there.
+left() {
+  touch "$tree/conf/build/old.o"
+  bash -c 'set -u; top=$1; . "$2/test/lib/common.sh"; configure_in "$top/build" "${@:3}"' _ "$tree/conf" "$source" "$@" || return
+  [ -f "$tree/conf/build/old.o" ] && echo kept || echo removed
+}
+expect 'objects in a folder without a Makefile' 0 '^kept$' left -O1
+expect 'objects compiled in the same way' 0 '^kept$' left -O1
+expect 'objects compiled in another way' 0 '^removed$' left -O2
+touch -d '1 hour' "$tree/conf/configure"
+expect 'objects older than configure' 0 '^kept$' left -O2
+rm "$tree/conf/build/options"
+expect 'objects of a folder that was configured by hand' 0 '^kept$' left -O2
+echo 'CXXFLAGS = -O0' >"$tree/conf/build/Makefile"
+expect 'objects of a folder that was configured by hand in another way' 0 '^removed$' left -O2
+
 # --- run-tests in a tree of its own
 mkdir -p "$tree/bin" "$tree/test/vm" "$tree/build/address"
 cp "$source/run-tests" "$tree/"
