@@ -29,7 +29,7 @@ struct EngineConfig {
   hmem::DeviceMemory* device_memory = nullptr;  ///< null: all memory is host memory
   WaitsSink* waits = nullptr;          ///< receives the reports of waits.h; outlives the engine
   bool loss_fails_all = false;         ///< a lost peer ends receives from any source, too
-  const util::Clock* clock = nullptr;  ///< null: that of the system
+  const util::Clock* clock = nullptr;  ///< null: CycleClock
 };
 
 /// The arguments of all twelve functions that send a message.

@@ -24,17 +24,17 @@ namespace erdma::protocol {
 /// left, neither goes on for long.
 class LeftPackets {
  public:
-  explicit LeftPackets(const util::Clock* clock) noexcept : x_clock(clock ? *clock : x_system) {}
+  /// Tests pass a clock. Null: the processor's counter (CycleClock), since to read the system's
+  /// clock takes as long as to receive.
+  explicit LeftPackets(const util::Clock* clock) noexcept : x_clock(clock) {}
 
   /// A message has just been received, and the endpoint waits for nothing. True: no poll is needed
-  /// until the next receive. To read the clock takes as long as to receive: only the first two
-  /// polls that are skipped, and every fourth, do.
+  /// until the next receive.
   bool skip_poll() noexcept {
-    if (x_skipped == 0) x_first_skipped = x_clock.now();
-    ++x_skipped;
-    const bool looks = x_skipped == 2 || x_skipped % kSkipsPerLook == 0;
-    const bool in_time = !looks || x_clock.now() - x_first_skipped <= kLongestSkip;
-    if (x_skipped <= kMostSkipped && in_time) return true;
+    const uint64_t time = now();
+    if (x_skipped == 0) x_first_skipped = time;
+    const bool in_time = time - x_first_skipped <= kLongestSkip;
+    if (++x_skipped <= kMostSkipped && in_time) return true;
     x_skipped = 0;
     x_follows_skips = in_time;
     return false;
@@ -47,8 +47,8 @@ class LeftPackets {
   /// Call it if the next poll goes on. True: the last one that did is long past, so that peers may
   /// wait for what lies behind the packets that were left.
   bool is_late() noexcept {
-    const uint64_t now = x_clock.now();
-    return now - std::exchange(x_went_on, now) > kLongest;
+    const uint64_t time = now();
+    return time - std::exchange(x_went_on, time) > kLongest;
   }
   /// `all`: this poll may not leave packets.
   void begin_poll(bool all) noexcept {
@@ -70,15 +70,14 @@ class LeftPackets {
 
   /// Polls in succession that leave packets behind a message that was received. The next one goes
   /// on to an unexpected message, or takes all packets if this endpoint waits for any, or the time
-  /// (ns) since the last one that went on is longer.
+  /// (ns, right within a factor of three) since the last one that went on is longer.
   static constexpr unsigned kMost = 16;
   static constexpr uint64_t kLongest = 1'000'000;
-  /// Polls that are skipped in succession, and the time in which that happens (ns: peers may access
-  /// memory here). The next poll takes at most one unexpected message of each hot ring, or all
-  /// packets if that time has passed.
+  /// Polls that are skipped in succession, and the time in which that happens (ns, likewise: peers
+  /// may access memory here). The next poll takes at most one unexpected message of each hot ring,
+  /// or all packets if that time has passed.
   static constexpr unsigned kMostSkipped = 16;
   static constexpr uint64_t kLongestSkip = 20'000;
-  static constexpr unsigned kSkipsPerLook = 4;
 
  private:
   bool leave_if(bool permitted) noexcept {
@@ -87,8 +86,9 @@ class LeftPackets {
     return leaves;
   }
 
-  const util::SystemClock x_system;
-  const util::Clock& x_clock;
+  uint64_t now() const noexcept { return x_clock ? x_clock->now() : util::CycleClock().now(); }
+
+  const util::Clock* const x_clock;
   unsigned x_in_succession = 0;
   uint64_t x_went_on = 0;
   unsigned x_skipped = 0;
