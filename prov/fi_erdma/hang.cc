@@ -50,10 +50,17 @@ class TwoLooks {
   /// Whether the endpoint answered a question. Empty if there is none that the process answered at
   /// both looks, and others of its endpoints may be as late.
   std::optional<bool> calls(const Process& process, const Block& endpoint) const {
-    if (x_polled_endpoints.contains({process.pid, endpoint.index})) return true;
-    const bool at_both = fresh(process) && x_first.contains(process.pid) &&
-                         x_rates.before(process, "endpoint", endpoint);
+    if (fresh(process, endpoint.index)) return true;
+    const bool stood = x_rates.before(process, "endpoint", endpoint);  // else it is a younger one
+    if (stood && x_first_endpoints.contains({process.pid, endpoint.index})) return true;
+    const bool at_both = fresh(process) && x_first.contains(process.pid) && stood;
     return at_both ? std::optional(false) : std::nullopt;
+  }
+  /// Whether the endpoint answered both questions: then it is known what waits in it.
+  bool known(const Process& process, const Block& endpoint) const {
+    const std::pair key{process.pid, endpoint.index};
+    return x_first_endpoints.contains(key) && x_fresh_endpoints.contains(key) &&
+           x_rates.before(process, "endpoint", endpoint);
   }
   /// Whether the process did not answer the last question, but opened or closed an endpoint since.
   bool changed(const Process& process) const { return x_changed.contains(process.pid); }
@@ -69,7 +76,7 @@ class TwoLooks {
     x_calls.insert(asked.changed.begin(), asked.changed.end());
     x_first = std::move(x_fresh);
     x_fresh = std::move(asked.answered);
-    x_polled_endpoints.insert(asked.endpoints.begin(), asked.endpoints.end());
+    x_first_endpoints = std::move(x_fresh_endpoints);
     x_fresh_endpoints = std::move(asked.endpoints);
     x_changed = std::move(asked.changed);
     std::this_thread::sleep_until(end);
@@ -80,8 +87,8 @@ class TwoLooks {
   std::set<pid_t> x_asked, x_calls;
   std::set<pid_t> x_first;  ///< processes that answered the first question
   std::set<pid_t> x_fresh;  ///< processes that answered the last question
-  /// Endpoints that answered the last question, and those that answered any, with their blocks.
-  std::set<std::pair<pid_t, uint32_t>> x_fresh_endpoints, x_polled_endpoints;
+  /// Endpoints that answered the first question, and the last one, with their blocks.
+  std::set<std::pair<pid_t, uint32_t>> x_first_endpoints, x_fresh_endpoints;
   std::set<pid_t> x_changed;  ///< processes that opened or closed an endpoint since, without answer
   Look x_before, x_now;
   Rates x_rates;
@@ -117,12 +124,6 @@ std::string text_of_lack(std::string_view word) {
                                 : "polls, and lacks a connection";
 }
 
-bool polls_all_endpoints(const Process& process, const TwoLooks& looks) {
-  return std::ranges::all_of(process.blocks("endpoint"), [&](const Block& endpoint) {
-    return looks.calls(process, endpoint).value_or(true);
-  });
-}
-
 /// The state of a process that answers.
 Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
   bool waits = false;
@@ -140,8 +141,10 @@ Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
   if (waits) return {"unmatched", "polls, and nothing matches what it waits for"};
   if (hidden_endpoints(process))
     return {"unknown", "calls libfabric, and waits for nothing in the endpoints that are shown"};
-  if (!polls_all_endpoints(process, looks))
-    return {"unknown", "calls libfabric, and waits for nothing in the endpoints that it polls"};
+  const auto known = [&](const Block& endpoint) { return looks.known(process, endpoint); };
+  if (!std::ranges::all_of(process.blocks("endpoint"), known))
+    return {"unknown",
+            "calls libfabric, and waits for nothing in the endpoints that answered both times"};
   return {"idle", "calls libfabric, and waits for nothing in it"};
 }
 

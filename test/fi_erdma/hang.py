@@ -3,6 +3,8 @@
 (rank.cc). What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json. Troubles that only the ranks themselves tell are
 planted, too."""
 import faulthandler
+import fcntl
+import glob
 import json
 import os
 import re
@@ -10,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -276,8 +279,50 @@ class Hang(Job):
             self.use(rank, 0)
             rank.poll()
         text = self.told(ranks, ["unknown", "unknown"],
-                         r"calls libfabric, and waits for nothing in the endpoints that it polls")
+                         r"calls libfabric, and waits for nothing in the endpoints that answered both times")
         self.assertNotIn("1 receive", text)
+
+    def await_question(self, rank):
+        """Until a byte lies in the pipe by which the rank is asked."""
+        latest = time.monotonic() + PATIENCE
+        while time.monotonic() < latest:
+            for link in glob.glob(f"/proc/{rank.pid}/fd/*"):
+                if int(os.path.basename(link)) > 2 and os.readlink(link).startswith("pipe:"):
+                    with open(link, "rb", buffering=0, opener=lambda path, _: os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as pipe:
+                        if any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))):
+                            return
+        self.fail("nobody asks")
+
+    def test_what_waits_in_an_endpoint_that_answered_only_the_first_question_is_not_known(self):
+        ranks = self.two_endpoints_each()
+        for rank in ranks:
+            self.use(rank, 1)
+        ranks[0].receive(ranks[1], 8)
+        ranks[0].poll()
+        with subprocess.Popen([PROGRAM, "hang", "-j", "-i", "4", str(ranks[0].pid)], env=CLEAN, text=True,
+                              stdout=subprocess.PIPE) as looking:
+            self.await_question(ranks[0])
+            ranks[0].signal(signal.SIGUSR1)
+            self.assertEqual(ranks[0].process.stdout.readline(), "ok\n")
+            self.use(ranks[0], 0)
+            ranks[0].poll()
+            document = json.loads(looking.stdout.read())
+        self.assertEqual(document["processes"][0]["verdict"], "unknown")
+
+    def test_a_rank_that_answers_late_is_not_taken_for_idle(self):
+        """It waits for a message, and as a rule answers the second question alone."""
+        ranks = self.job(2)
+        ranks[0].receive(ranks[1], 8)
+        ranks[0].compute()
+        with subprocess.Popen([PROGRAM, "hang", "-j", "-i", "1", str(ranks[0].pid)], env=CLEAN, text=True,
+                              stdout=subprocess.PIPE) as looking:
+            self.await_question(ranks[0])
+            time.sleep(1.3)
+            ranks[0].signal(signal.SIGUSR1)
+            self.assertEqual(ranks[0].process.stdout.readline(), "ok\n")
+            ranks[0].poll()
+            document = json.loads(looking.stdout.read())
+        self.assertIn(document["processes"][0]["verdict"], ["unknown", "unmatched", "silent"])
 
     def test_a_stopped_rank_is_named(self):
         ranks = self.job(2)

@@ -1,8 +1,8 @@
 // Has an enabled endpoint until its input ends, for program.py. A line "SIZE COUNT" has a second
 // endpoint send so many messages to the first, and "done" follows. A line "poll" has it poll for
-// what does not come, after "polls", until SIGUSR1. A line "reopen" has it open a third endpoint
-// and close it again, and "done" follows. A line "more COUNT" has it open so many endpoints and
-// keep them.
+// what does not come, after "polls", until SIGUSR1. A line "reopen COUNT" has it open a third
+// endpoint, poll it so often and close it again, and "done" follows. A line "more COUNT" has it
+// open so many endpoints and keep them.
 #include <unistd.h>
 
 #include <csignal>
@@ -107,9 +107,11 @@ int main() {
       while (g_polls) (void)first.completions();
       continue;
     }
-    if (std::strcmp(line, "reopen\n") == 0) {
+    if (std::strncmp(line, "reopen ", 7) == 0) {
       Port third;
       third.open(domain, info);
+      for (unsigned long i = std::strtoul(line + 7, nullptr, 10); i > 0; --i)
+        (void)third.completions();
       third.close();
       std::puts("done");
       std::fflush(stdout);
