@@ -89,7 +89,8 @@ void make_data_calls(DomainLock& lock, int count) {
   for (int i = 0; i < count; ++i) const DataGuard guard(lock);
 }
 
-/// True if a data call takes the mutex. It is one more of those that open the gate.
+/// True if a data call takes the mutex. It is one more of those that open the gate. Two data calls
+/// at a time break the rule for a biased lock, which ThreadSanitizer notices.
 bool takes_mutex(DomainLock& lock) {
   return fake::waits(lock.data(), lock.data());
 }
@@ -102,6 +103,9 @@ TEST(the_gate_opens_after_some_data_calls, 2) {
     { const Guard guard(lock); }
     make_data_calls(lock, round == 0 || enough ? kDetours : kDetours - 1);
   }
+#ifdef __SANITIZE_THREAD__
+  return;  // see takes_mutex()
+#endif
   ck_assert_int_eq(takes_mutex(lock), !enough);
 }
 
@@ -110,6 +114,9 @@ TEST(the_gate_stays_closed_once_membarrier_was_refused) {
   fake::refuse_call(SYS_membarrier, EPERM);
   { const Guard guard(lock); }
   make_data_calls(lock, 2 * kDetours);
+#ifdef __SANITIZE_THREAD__
+  return;  // see takes_mutex()
+#endif
   ck_assert(takes_mutex(lock));
 }
 
