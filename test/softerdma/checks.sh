@@ -10,12 +10,12 @@ export SOFTERDMA_DIR SOFTERDMA_REPORT
 trap 'cat "$SOFTERDMA_REPORT"; rm -rf "$SOFTERDMA_DIR" "$SOFTERDMA_REPORT"' EXIT
 
 server_ip=10.8.0.1
-# on HOST PERSONALITY COMMAND...: runs the command on host 1 or 2.
-on() {
-  local host=$1 personality=$2
+# on HOST PERSONALITY COMMAND...: runs the command on host 1 or 2. exec_on does so in place of the shell.
+on() { (exec_on "$@"); }
+exec_on() {
+  export SOFTERDMA_DEVICES=${devices:-erdma_0,ip=10.8.0.$1} SOFTERDMA_PERSONALITY=$2
   shift 2
-  SOFTERDMA_DEVICES=${devices:-erdma_0,ip=10.8.0.$host} SOFTERDMA_PERSONALITY=$personality \
-    LD_PRELOAD=$adapter "$@"
+  exec env LD_PRELOAD="$adapter" "$@"
 }
 # said PATTERN FILE: checks that FILE has a line that matches.
 said() { grep -qE "$1" "$2" || { echo "nothing like '$1' in:"; cat "$2"; return 1; }; }
@@ -38,21 +38,41 @@ devinfo_down() {
     said 'erdma_1' "$log.out" && said 'PORT_DOWN' "$log.out" && said 'PORT_ACTIVE' "$log.out"
 }
 
-# pair PERSONALITY PORT SERVER... -- CLIENT...: checks that both succeed. Starts the client when the port is in use, in
-# the kernel or in the simulation.
+# listens_to_cm PORT: status 0 if a server on host 1 listens at the port of rdma_cm.
+listens_to_cm() { [ -e "$SOFTERDMA_DIR/listen.$server_ip.$1.listens" ]; }
+# await_server PID PORT: waits until the process listens at the port, in the kernel or in the simulation; 20 s at most.
+await_server() {
+  for _ in $(seq 400); do
+    if listens_to_cm "$2" || listens "$2"; then return 0; fi
+    kill -0 "$1" 2>/dev/null || return 1
+    sleep 0.05
+  done
+  return 1
+}
+# end_server PID: ends a server whose client has failed. It may be about to say why.
+end_server() {
+  for _ in $(seq 20); do
+    kill -0 "$1" 2>/dev/null || return 0
+    sleep 0.05
+  done
+  kill "$1" 2>/dev/null
+}
+# pair PERSONALITY PORT SERVER... -- CLIENT...: checks that both succeed.
 pair() {
   local personality=$1 port=$2 server=() pid status=0
   shift 2
   while [ "$1" != -- ]; do server+=("$1"); shift; done
   shift
-  on 1 "$personality" timeout -k 1 50 "${server[@]}" >"$log.server" 2>&1 &
+  : >"$log.client"
+  exec_on 1 "$personality" timeout -k 1 50 "${server[@]}" >"$log.server" 2>&1 &
   pid=$!
-  for _ in $(seq 200); do
-    [ -e "$SOFTERDMA_DIR/listen.$server_ip.$port" ] && break
-    listens "$port" && break
-    sleep 0.05
-  done
-  on 2 "$personality" timeout -k 1 50 "$@" >"$log.client" 2>&1 || status=1
+  if await_server "$pid" "$port"; then
+    on 2 "$personality" timeout -k 1 50 "$@" >"$log.client" 2>&1 || status=1
+  else
+    echo 'the server does not listen'
+    status=1
+  fi
+  [ "$status" = 0 ] || end_server "$pid"
   wait "$pid" || status=1
   [ "$status" = 0 ] || cat "$log.server" "$log.client"
   return "$status"
@@ -71,20 +91,38 @@ rping_verified() {
   local port
   for _ in $(seq 20); do
     port=$(free_port) || return 1
-    pair standard "$port" rping -s -V -v -C 20 -a "$server_ip" -p "$port" -- \
-      rping -c -V -v -C 20 -a "$server_ip" -p "$port" && break
+    if pair standard "$port" rping -s -V -v -C 20 -a "$server_ip" -p "$port" -- \
+      rping -c -V -v -C 20 -a "$server_ip" -p "$port"; then
+      said 'rdma-ping-19' "$log.client" && said 'rdma-ping-19' "$log.server" && clean && left_nothing
+      return
+    fi
     grep -hxF 'rdma_get_cm_event: Bad file descriptor' "$log.client" "$log.server" || return 1
   done
-  said 'rdma-ping-19' "$log.client" && said 'rdma-ping-19' "$log.server" && clean && left_nothing
+  return 1
 }
-# perftest PERSONALITY PROGRAM [OPTION...]: runs a program of perftest.
+# too_early: status 0 if the client of perftest connected before the server listened again. With -R both connect twice,
+# and nothing makes the client wait before the second time. The device rejects it, and perftest 4.5 ends in its second
+# try by using the id that it has freed. Such a run shows nothing and is repeated.
+too_early() {
+  grep -qxF 'Event: RDMA_CM_EVENT_REJECTED; error: -104.' "$log.client" &&
+    ! grep -qE '^ *[0-9]+ +100 +[0-9.]+' "$log.client"
+}
+# perftest PERSONALITY PROGRAM [OPTION...]: runs a program of perftest. The client's commands take longer, so that the
+# server is seldom late.
 perftest() {
   local personality=$1 port target=127.0.0.1
   shift
-  port=$(free_port) || return 1
   [ "$personality" = compat ] || target=$server_ip
-  pair "$personality" "$port" "$@" -F -n 100 -p "$port" -- "$@" -F -n 100 -p "$port" "$target" &&
-    said '^ *[0-9]+ +100 +[0-9.]+' "$log.client" && clean && left_nothing
+  for _ in 1 2 3; do
+    port=$(free_port) || return 1
+    if pair "$personality" "$port" "$@" -F -n 100 -p "$port" -- \
+      env SOFTERDMA_COMMAND_US=20000 "$@" -F -n 100 -p "$port" "$target"; then
+      said '^ *[0-9]+ +100 +[0-9.]+' "$log.client" && clean && left_nothing
+      return
+    fi
+    too_early || return 1
+  done
+  return 1
 }
 # If the kernel refuses CMA, long data moves through /proc/PID/mem.
 perftest_refused() {
@@ -99,7 +137,7 @@ swept() {
   local pid
   SOFTERDMA_DEVICES=erdma_0,ip=$server_ip LD_PRELOAD=$adapter rping -s -a "$server_ip" -p 7999 &
   pid=$!
-  for _ in $(seq 200); do [ -e "$SOFTERDMA_DIR/listen.$server_ip.7999" ] && break; sleep 0.05; done
+  for _ in $(seq 200); do listens_to_cm 7999 && break; sleep 0.05; done
   kill -9 "$pid"
   wait "$pid"
   [ -e "$SOFTERDMA_DIR/fabric" ] || return 1

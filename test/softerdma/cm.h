@@ -57,7 +57,7 @@ struct CmId : rdma_cm_id {
   int waiting = 0;  ///< requests that were neither accepted nor rejected
   int port_holder = -1;
   bool in_tcp = false;                     ///< port_holder listens
-  std::vector<std::string> registrations;  ///< files "listen.<ip>.<port>"
+  std::vector<std::string> registrations;  ///< files "listen.<ip>.<port>" and "….listens"
   Qp* bound = nullptr;  ///< queue pair with this `cm`; the application may clear rdma_cm_id::qp
   // State of the other side.
   uint32_t peer_slot = 0;

@@ -25,6 +25,10 @@ struct Registration {
   uint64_t number;
 };
 
+/// End of the name of a second link to a registration, made when its id begins to listen. Scripts
+/// wait for it, as a connect between bind and listen is rejected.
+constexpr const char* kListens = ".listens";
+
 /// If `mapped`, the port is the one that the port mapper of the listener's host gave.
 std::string registration_path(Process& process, uint32_t ip, uint16_t port, bool mapped) {
   return process.fabric.folder() + (mapped ? "/mapped." : "/listen.") + ip_text(ip) + "." +
@@ -67,17 +71,29 @@ int register_name(CmId& id, uint32_t ip, uint16_t port) {
   close(fd);
   int error = written ? 0 : EIO;
   while (error == 0 && link(fresh.c_str(), path.c_str()) != 0) {
+    const bool exists = errno == EEXIST;
     Registration other{};
     bool taken = read_registration(path, other) && holds(process, other);
-    if (errno != EEXIST || taken) {
+    if (!exists || taken) {
       error = EADDRINUSE;
     } else {
-      unlink(path.c_str());  // a dead process left it
+      unlink((path + kListens).c_str());  // a dead process left both
+      unlink(path.c_str());
     }
   }
   unlink(fresh.c_str());
   if (error == 0) id.registrations.push_back(path);
   return error;
+}
+
+void show_that_it_listens(CmId& id) {
+  std::vector<std::string> links;
+  for (const std::string& path : id.registrations) {
+    links.push_back(path + kListens);
+    static_cast<void>(link(path.c_str(), links.back().c_str()));
+  }
+  // Removed first: then the next listener's names are its own.
+  id.registrations.insert(id.registrations.begin(), links.begin(), links.end());
 }
 
 /// Takes the port in the kernel, as the device listens with a TCP socket. Addresses that this host
@@ -339,6 +355,7 @@ SOFTERDMA_API int rdma_listen(rdma_cm_id* handle, int backlog) {
   id.backlog = backlog > 0 ? backlog : 1024;
   id.stage = CmStage::listening;
   if (id.process->devices.front()->config.limits.tcp != 0) cm_listen_in_tcp(id);
+  show_that_it_listens(id);
   return 0;
 }
 

@@ -5,9 +5,12 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -157,6 +160,23 @@ void start_in_tcp() {
   start("standard");
   setenv("SOFTERDMA_DEVICES", "erdma_0,ip=127.0.0.2;erdma_1,ip=127.0.0.3", 1);
   setenv("SOFTERDMA_TCP", "1", 1);
+}
+
+/// Scripts wait for the name before they start a client.
+TEST(a_name_tells_that_an_id_listens) {
+  start("standard");
+  const std::string name =
+      std::getenv("SOFTERDMA_DIR") + std::string("/listen.10.8.0.1.7475.listens");
+  rdma_event_channel* const channel = rdma_create_event_channel();
+  rdma_cm_id* listener = nullptr;
+  ck_assert_int_eq(rdma_create_id(channel, &listener, nullptr, RDMA_PS_TCP), 0);
+  sockaddr_in at = address("10.8.0.1", 7475);
+  ck_assert_int_eq(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&at)), 0);
+  ck_assert_int_ne(access(name.c_str(), F_OK), 0);
+  ck_assert_int_eq(rdma_listen(listener, 4), 0);
+  ck_assert_int_eq(access(name.c_str(), F_OK), 0);
+  ck_assert_int_eq(rdma_destroy_id(listener), 0);
+  ck_assert_int_ne(access(name.c_str(), F_OK), 0);
 }
 
 /// A host of compat mode sees that its connection is closed as soon as it sends.
