@@ -40,7 +40,10 @@ struct Memory final : BulkMemory {
   bool sender_left() const noexcept override { return left; }
   bool left = false;
   bool shares_back() const noexcept override { return both_ways; }
-  bool both_ways = false;
+  bool streams_back() const noexcept override { return streams; }
+  bool calls_are_fast() noexcept override { return ++measured, fast; }
+  bool both_ways = false, streams = false, fast = false;
+  unsigned measured = 0;  ///< questions whether calls are fast
   bool bounce_affordable() const noexcept override { return affordable; }
   /// The gate of a shared region, with a number of permitted accesses.
   uint64_t revocations_seen() const noexcept override { return heard; }

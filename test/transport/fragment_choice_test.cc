@@ -200,6 +200,47 @@ TEST(sides_that_answer_each_other_take_turns) {
   }
 }
 
+constexpr size_t kLong = size_t{64} * 1024;
+constexpr unsigned kPerWindow = Turns::kWindow / kLong;
+
+/// In bursts: one side sends so many messages, then the other.
+struct BurstCase {
+  unsigned first, second;
+  bool both_ways;
+};
+constexpr BurstCase kBursts[] = {
+    {1, 1, true},   {1, 3, true},   {20, 20, true}, {64, 64, true}, {128, 128, true}, {4, 3, true},
+    {64, 40, true}, {64, 8, false}, {64, 1, false}, {64, 0, false}, {8, 1, false},    {1, 0, false},
+};
+
+/// Both sides see it in the same way.
+TEST(a_peer_that_sends_about_as_much_is_told_from_one_that_listens, 2 * std::size(kBursts)) {
+  const BurstCase& c = kBursts[_i / 2];
+  Turns turns;
+  const auto move = [&](bool sends) { sends ? turns.sends(kLong) : turns.takes(kLong); };
+  for (unsigned moved = 0; moved < 20 * kPerWindow; moved += c.first + c.second) {
+    for (unsigned i = 0; i < c.first; ++i) {
+      if (moved > 4 * kPerWindow) ck_assert_int_eq(turns.both_ways(), c.both_ways);
+      move(_i % 2);
+    }
+    for (unsigned i = 0; i < c.second; ++i) move(!(_i % 2));
+  }
+}
+
+/// One side may be ahead for a while. However much has moved before, it is forgotten.
+TEST(a_side_that_falls_silent_sends_no_longer_both_ways, 4) {
+  Turns turns;
+  const auto move = [&](bool sends) { sends ? turns.sends(kLong) : turns.takes(kLong); };
+  for (unsigned i = 0; i < 4 * kPerWindow; ++i) move(i % 2);
+  for (unsigned i = 0; _i / 2 && i < 5000 * kPerWindow; ++i) move(i % 2);
+  for (unsigned i = 0; i < Turns::kPatience / 2 * kPerWindow; ++i) {
+    ck_assert(turns.both_ways());
+    move(_i % 2);
+  }
+  for (unsigned i = 0; i < 4 * kPerWindow; ++i) move(_i % 2);
+  ck_assert(!turns.both_ways());
+}
+
 TEST(a_way_that_became_slower_is_left) {
   FragmentChoice choice;
   constexpr unsigned kMany = 4 * WayChoice::kLongestPause;

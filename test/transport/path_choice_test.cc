@@ -84,6 +84,28 @@ TEST(first_transfers_use_cma_and_each_other_path_is_tried_alike) {
     ck_assert_uint_eq(tried[path], PathChoice::kTrials);
 }
 
+/// Transfers until the path is none that was used before.
+unsigned until_another(PathChoice& choice, PathChoice::Open open, const Times& times, Path used) {
+  unsigned transfers = 1;
+  for (Path next; (next = choice.choose(kSmallLength, open)) == used; ++transfers)
+    choice.record(kSmallLength, next, times.nanoseconds[size_t(next)]);
+  return transfers;
+}
+
+/// Where calls are fast, copies are tried later, but taken all the same if they are faster.
+TEST(where_calls_are_fast_copies_are_tried_rarely, 2) {
+  PathChoice::Open open = kBoth;
+  open.rarely = _i;
+  const unsigned each = _i ? PathChoice::kRarely : 1;
+  PathChoice choice(StreamingPolicy::never);
+  const Times slow{{100, 300, 300, 300}}, fast{{300, 100, 100, 100}};
+  ck_assert_uint_eq(until_another(choice, open, slow, Path::cma), each * PathChoice::kFirstTrial);
+  settle(choice, kSmallLength, open, slow, PathChoice::kTrials - 1);
+  ck_assert_uint_eq(until_another(choice, open, fast, Path::cma), each * PathChoice::kFirstRetry);
+  const Path last = settle(choice, kSmallLength, open, fast, 2 * PathChoice::kTrials);
+  ck_assert_int_eq(int(last), int(Path::copy));
+}
+
 TEST(first_transfers_are_copied_where_cma_is_refused) {
   PathChoice choice(StreamingPolicy::calibrate);
   for (unsigned i = 0; i + 1 < PathChoice::kFirstTrial; ++i)

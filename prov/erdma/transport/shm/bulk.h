@@ -34,6 +34,11 @@ class BulkMemory {
   virtual bool sender_left() const noexcept = 0;
   /// This side shares memory with the sender, too: large messages go both ways.
   virtual bool shares_back() const noexcept = 0;
+  /// As Turns::both_ways().
+  virtual bool streams_back() const noexcept = 0;
+  /// Either way is permitted, but calls of the kernel are fast compared with copies. The first call
+  /// may measure that.
+  virtual bool calls_are_fast() noexcept = 0;
   /// How many revocations of shared regions this side has been told of.
   virtual uint64_t revocations_seen() const noexcept = 0;
   /// Bracket each step of an access to a shared region; `heard` is revocations_seen() at the

@@ -164,6 +164,15 @@ bool BulkOperations::shares_back() const noexcept {
   return bulk && bulk->shared() != BulkOut::Shared::nothing;
 }
 
+bool BulkOperations::streams_back() const noexcept {
+  return x_channel.link().turns().both_ways();
+}
+
+bool BulkOperations::calls_are_fast() noexcept {
+  return x_context.options.paths == PathPolicy::measure &&
+         x_context.fragment_limits.calls_are_fast();
+}
+
 uint64_t BulkOperations::revocations_seen() const noexcept {
   OutChannel& out = x_channel.link().out();
   return out.up() ? out.peer_gate().heard() : 0;

@@ -61,6 +61,8 @@ class BulkOperations final : private BulkMemory, private NullSink {
   bool bounce_affordable() const noexcept override;
   bool sender_left() const noexcept override;
   bool shares_back() const noexcept override;
+  bool streams_back() const noexcept override;
+  bool calls_are_fast() noexcept override;
   uint64_t revocations_seen() const noexcept override;
   bool enter(uint64_t heard) noexcept override;
   void leave() noexcept override;

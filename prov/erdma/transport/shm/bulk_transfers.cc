@@ -189,11 +189,15 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   }
   const bool cma = mode != Mode::bounce;
   const size_t length = transfer.range.length();
-  const bool copy = !cma || now.copy;
+  PathChoice& choice = x_choices[transfer.both_ways];
+  const bool in_stream = transfer.both_ways && transfer.follows;
+  const bool fast = may_call(transfer) && now.copy && (in_stream || choice.trial_is_due(length)) &&
+                    length > PathChoice::never_copied(x_backed) && x_backing.calls_are_fast();
+  // Amid calls both ways, the time of a copy tells nothing of what it costs the other core.
+  const bool copy = !cma || (now.copy && !(fast && in_stream));
   transfer.comparable = copy;
   transfer.chosen_for = length;
-  PathChoice& choice = x_choices[transfer.both_ways];
-  transfer.path = choice.choose(length, {cma, copy, x_backed, !transfer.tried});
+  transfer.path = choice.choose(length, {cma, copy, x_backed, !transfer.tried, fast});
   if (!copies(transfer.path)) return 0;
   const int status = back_slots();
   if (status != 0) {

@@ -71,6 +71,8 @@ struct Transfer : util::ListHook<Transfer> {
   /// transfer was queued, if it is not very long. A sender that has read that in between is as
   /// likely to read again next time.
   bool both_ways = false;
+  /// Others of this sender were under way when the transfer was queued, and Turns::both_ways().
+  bool follows = false;
 
   void leave(uint64_t begin, uint64_t end) noexcept {
     if (begin >= end) return;

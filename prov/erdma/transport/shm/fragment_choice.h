@@ -11,7 +11,8 @@ namespace erdma::transport::shm {
 /// which cross the ring by two copies, or by a rendezvous, by one copy of the kernel. That depends
 /// on the processor: two copies overlap, but cost more where a line comes slowly from the other
 /// core. Every message goes in packets until a few rendezvous were tried, but see
-/// begin_with_rendezvous(). One for all links of an endpoint.
+/// begin_with_rendezvous(). It is not asked about streams both ways where calls are fast. One for
+/// all links of an endpoint.
 class FragmentChoice {
  public:
   struct Way {
@@ -41,7 +42,7 @@ class FragmentChoice {
 
   /// Messages up to this length always go in packets.
   static constexpr size_t kShortest = size_t{8} * 1024;
-  /// Up to this length a choice is made only for messages in turns. Others go in packets.
+  /// Up to this length a choice is made only for messages in turns.
   static constexpr size_t kLongestOnlyInTurns = size_t{32} * 1024;
 
  private:

@@ -113,6 +113,7 @@ void InChannel::publish(RingReceiver& ring) noexcept {
 /// Times some of the payloads, so that the sender can tell whether a rendezvous is faster.
 void InChannel::Hot::take_long(const RingEntry& entry, ShmLink& link, Sink& sink,
                                const util::Clock& clock) {
+  link.turns().takes(entry.length);
   if (++long_payloads % kTimedEvery)
     return sink.on_packet(link, entry.header, entry.payload, entry.length);
   const uint64_t start = clock.now();

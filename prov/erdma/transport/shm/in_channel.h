@@ -86,8 +86,6 @@ class InChannel final : public util::ListHook<BulkInTag> {
   static constexpr uint32_t kPromoteAfter = 16;
   static constexpr uint32_t kAskAgainAfter = 1024;  ///< entries, after a request without effect
   static constexpr uint32_t kLongestPause = 1 << 24;
-  /// A payload from this length on is long enough for its time to tell how fast this side copies.
-  static constexpr uint32_t kLongPayload = 4096;
   static constexpr uint32_t kTimedEvery = 8;  ///< of the long payloads
 
   /// A hot ring, while it is granted.

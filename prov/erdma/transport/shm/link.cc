@@ -6,22 +6,12 @@
 
 #include <rdma/fi_errno.h>
 
+#include "transport/shm/link_choice.h"
 #include "transport/shm/link_context.h"
 #include "transport/shm/mail.h"
 
 namespace erdma::transport::shm {
 namespace {
-
-/// True if the peer may read this process by CMA. What this process may do to the peer tells that,
-/// as a rule.
-bool may_call(const CmaPeer& peer) noexcept {
-  return peer.read.permission == Permission::allowed;
-}
-
-/// True if either side may move what the other shares.
-bool calls_help(const CmaPeer& peer) noexcept {
-  return may_call(peer) || peer.write.permission == Permission::allowed;
-}
 
 uint32_t take_rate_of(const OutChannel& out) noexcept {
   return out.hot_ring() ? out.hot_ring()->take_rate() : 0;
@@ -32,20 +22,6 @@ FragmentTimer::Receiver receiver_of(const OutChannel& out, const InChannel* in) 
   return {take_rate_of(out), in && in->ready(), consumed};
 }
 
-// A receiver that has taken nothing for a while gets a rendezvous: only its header needs room in
-// the ring, and the receiver can complete it by itself. So do messages to so many peers that they
-// leave the cache before the receivers run, and unexpected ones, but where processes share a core:
-// there a rendezvous that copies takes turns on it.
-bool suits_fragments(ShmLink& link, size_t length, bool expected) noexcept {
-  LinkContext& context = link.context();
-  const bool shared_core = context.core.shared();
-  const auto most = context.fragment_limits.limits(shared_core, calls_help(link.direct().peer()));
-  const bool in_burst = context.bursts.add(&link, context.polls);
-  return length <= most.message && (!in_burst || length <= most.of_burst) &&
-         (expected || shared_core) &&
-         context.large_messages.links_with(&link) * length <= most.all_rings;
-}
-
 void end_share(BulkOut* bulk, RemoteWrites* writes, const RemoteKey& remote_key,
                BulkOut::Receiver receiver) noexcept {
   if (!RemoteWrites::is_target(remote_key)) {
@@ -53,11 +29,6 @@ void end_share(BulkOut* bulk, RemoteWrites* writes, const RemoteKey& remote_key,
   } else if (writes) {
     writes->revoke(remote_key);
   }
-}
-
-/// About how many entries of the ring a message takes in packets.
-uint32_t entries_of(size_t length) noexcept {
-  return uint32_t(length / FragmentChoice::kShortest);
 }
 
 }  // namespace
@@ -78,11 +49,15 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
   x_out.counters().ring_bytes += length;
   if (hint == SendHint::unfinished) [[unlikely]] {
     if (x_out.cold()) x_out.show_news();
+    x_turns.sends(length);
     if (context().fragments.times(this)) [[unlikely]]
       context().fragments.written(length, receiver_of(x_out, x_in.get()));
   } else {
-    if (length > FragmentChoice::kShortest && context().fragments.times(this)) [[unlikely]]
-      context().fragments.written(length, receiver_of(x_out, x_in.get()));
+    if (length >= kLongPayload) [[unlikely]] {
+      x_turns.sends(length);
+      if (length > FragmentChoice::kShortest && context().fragments.times(this))
+        context().fragments.written(length, receiver_of(x_out, x_in.get()));
+    }
     x_out.announce();
   }
   return 0;
@@ -118,41 +93,12 @@ LinkReport ShmLink::report() noexcept {
 LinkLimits ShmLink::limits() const noexcept {
   if (x_out.cold()) return {kSlotPayload, true};
   const size_t most = std::min<size_t>(context().options.eager_bytes, kMaxEager);
-  return {most, true, may_measure() ? FragmentChoice::kShortest : SIZE_MAX};
+  return {most, true,
+          may_measure(context(), x_direct.peer()) ? FragmentChoice::kShortest : SIZE_MAX};
 }
 
 bool ShmLink::prefers_packets(size_t length, bool expected) noexcept {
-  FragmentTimer& timer = context().fragments;
-  timer.begins(this);
-  RingSender* const ring = x_out.hot_ring();
-  if (!ring) return false;
-  const bool goes_whole = length <= limits().eager;
-  if (!goes_whole && !suits_fragments(*this, length, expected)) return false;
-  if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length)))
-    return goes_whole || ring->moves();
-  if (!goes_whole) {
-    context().count_message();
-    context().large_messages.add(this);
-  }
-  using Shared = BulkOut::Shared;
-  const Shared shared = x_out.bulk() ? x_out.bulk()->shared() : Shared::nothing;
-  if (length <= FragmentChoice::kShortest || !ring->warm() || !may_measure() ||
-      shared == Shared::some_long)
-    return true;
-  const uint32_t taken = x_in ? x_in->ring().taken() : 0;
-  const bool answered = x_turns.answered(taken, ring->pushed(), entries_of(length));
-  const bool alone = shared == Shared::nothing, in_turns = answered && alone;
-  if (!in_turns && length <= FragmentChoice::kLongestOnlyInTurns) return true;
-  if (in_turns && length > FragmentChoice::kLongestOnlyInTurns && !timer.knows_calls())
-    timer.begin(context().fragment_limits.calls_are_fast());
-  const bool packets = timer.prefers_packets(this, {length, in_turns}, alone);
-  if (packets && timer.times(this) && ring->drained()) timer.watch(ring->consumed());
-  return packets;
-}
-
-bool ShmLink::may_measure() const noexcept {
-  return context().options.paths == PathPolicy::measure && !context().core.shared() &&
-         may_call(x_direct.peer());
+  return shm::prefers_packets(*this, length, expected);
 }
 
 bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
@@ -223,6 +169,7 @@ int ShmLink::share(const iovec* memory, size_t count, size_t length, Access acce
   const int rc = bulk->share(memory, count, length, remote_key, timed);
   if (rc) return rc;
   context().fragments.shared(this, length, remote_key);
+  x_turns.sends(length);
   if (access == Access::refusable_read) x_turns.expect_fin();
   context().large_messages.add(this);
   if (length > kMaxEager) context().count_message();
@@ -248,8 +195,10 @@ int ShmLink::get(const RemoteRange& remote, const iovec* local, size_t count,
   if (remote.memory.kind() == KeyKind::region)
     return x_direct.access(CmaCall::read, remote, local, count, token);
   if (remote.memory.is_refusable()) return x_files.drop_received(), -FI_EOPNOTSUPP;
-  return x_in ? x_in->read(remote.memory, local, count, remote.length, token, nullptr)
-              : -FI_ENOTCONN;
+  if (!x_in) return -FI_ENOTCONN;
+  const int rc = x_in->read(remote.memory, local, count, remote.length, token, nullptr);
+  if (rc >= 0) x_turns.takes(remote.length);
+  return rc;
 }
 
 int ShmLink::put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
@@ -321,6 +270,7 @@ void ShmLink::end_channels(int status) noexcept {
   x_out.end();
   if (x_remote_writes) x_remote_writes->forget_peer();
   x_direct.end();
+  x_turns = {};
   if (x_in) end_in(status);
 }
 

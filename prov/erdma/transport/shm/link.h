@@ -70,6 +70,7 @@ class ShmLink final : public Link,
   /// The peer process of either channel, or null.
   PeerProcess* process() const noexcept;
   DirectAccess& direct() noexcept { return x_direct; }
+  Turns& turns() noexcept { return x_turns; }
   /// Null: out of memory.
   RemoteWrites* remote_writes() noexcept;
 
@@ -81,7 +82,6 @@ class ShmLink final : public Link,
 
  private:
   int no_room(size_t length) noexcept;
-  bool may_measure() const noexcept;
   void end_channels(int status) noexcept;
   void end_in(int status) noexcept;
 

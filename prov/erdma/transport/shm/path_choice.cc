@@ -28,8 +28,8 @@ bool PathChoice::offered(Path path, size_t size_class, Open open) const noexcept
 }
 
 Path PathChoice::choose(size_t length, Open open) noexcept {
-  const size_t by_cma = open.backed ? kUnmeasured : kOneCopy;
-  if (open.cma && length <= by_cma && x_paths != PathPolicy::copy) return Path::cma;
+  if (open.cma && length <= never_copied(open.backed) && x_paths != PathPolicy::copy)
+    return Path::cma;
   if (open.cma && open.copy && x_cma_until > 0) {
     --x_cma_until;
     open.copy = false;
@@ -45,17 +45,17 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
     if (offered(Path(i), size_class, open)) paths[count++] = Path(i);
   x_classes[size_class].tries = false;
   if (count <= 1) return count ? paths[0] : Path::cma;
-  return x_classes[size_class].choose(paths, count, open.tries);
+  return x_classes[size_class].choose(paths, count, open);
 }
 
-Path PathChoice::SizeClass::choose(const Path* paths, size_t count, bool may_try) noexcept {
+Path PathChoice::SizeClass::choose(const Path* paths, size_t count, Open open) noexcept {
   const Path* const end = paths + count;
   const auto faster = [this](Path other) {
     const float by = best == Path::cma ? kMuchFaster : util::RecentRates::kClearly;
     return arm(other).typical() > by * arm(best).typical();
   };
   const auto tried = [this](Path path) { return arm(path).count() >= kTrials; };
-  tries = may_try && trials_left > 0 && std::find(paths, end, on_trial) != end;
+  tries = open.tries && trials_left > 0 && std::find(paths, end, on_trial) != end;
   if (tries) {
     --trials_left;
     return on_trial;
@@ -64,7 +64,8 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count, bool may_try
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
     if (tried(paths[i]) && faster(paths[i])) best = paths[i];
-  if (!may_try || ++transfers < retry_at) return best;
+  const uint32_t pause = open.rarely && best == Path::cma ? kRarely * retry_at : retry_at;
+  if (!open.tries || ++transfers < pause) return best;
   tries = true;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);

@@ -38,11 +38,17 @@ class PathChoice {
     bool cma, copy;       ///< at least one
     bool backed = false;  ///< the slots for copies have memory
     bool tries = true;    ///< a path may be tried that is not known to be the fastest
+    bool rarely = false;  ///< calls of the kernel are fast, so a copy is not likely to be faster
   };
   /// Chooses for the transfer that begins now.
   Path choose(size_t length, Open open) noexcept;
   /// The last choice for a transfer of this length was not the path that was fastest so far.
   bool tries(size_t length) const noexcept { return x_classes[class_of(length)].tries; }
+  /// The next choice for this length may try another path. Only then does Open::rarely matter.
+  bool trial_is_due(size_t length) const noexcept {
+    const SizeClass& of = x_classes[class_of(length)];
+    return of.trials_left == 0 && of.transfers + 1 >= of.retry_at;
+  }
   /// A transfer with this choice has moved all its bytes in this time.
   void record(size_t length, Path used, uint64_t nanoseconds) noexcept;
   /// False: the sender left its part of the last transfers of this size to the receiver, so the
@@ -67,12 +73,18 @@ class PathChoice {
   /// kRetryEvery.
   static constexpr unsigned kFirstRetry = 64;
   static constexpr unsigned kRetryEvery = 512;
+  /// So many times as long are these pauses where copies are tried rarely.
+  static constexpr unsigned kRarely = 8;
   /// Up to this length CMA is used where it is permitted, until something longer has given the
   /// slots their memory: most messages up to this length go through the ring, if copying is faster
   /// (FragmentChoice).
   static constexpr size_t kOneCopy = size_t{128} * 1024;
   /// Transfers up to this length are not measured, and use CMA where it is permitted.
   static constexpr size_t kUnmeasured = size_t{8} * 1024;
+  /// Up to this length CMA is used in any case where it is permitted.
+  static constexpr size_t never_copied(bool backed) noexcept {
+    return backed ? kUnmeasured : kOneCopy;
+  }
   static constexpr size_t kSmallest =
       size_t{32} * 1024;  ///< upper bound of the first class; it doubles from class to class
   /// Upper bound of the last class but one.
@@ -97,7 +109,7 @@ class PathChoice {
     Path best = Path::cma;
     const util::RecentRates& arm(Path path) const noexcept { return arms[size_t(path)]; }
     /// One of `count` paths: the best, or now and then another if that is permitted.
-    Path choose(const Path* paths, size_t count, bool may_try) noexcept;
+    Path choose(const Path* paths, size_t count, Open open) noexcept;
   };
   static size_t class_of(size_t length) noexcept;
   bool offered(Path path, size_t size_class, Open open) const noexcept;

@@ -59,6 +59,8 @@ constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
 /// From one payload to the next, at most.
 inline constexpr uint32_t kMostStride = after_payload(0, kMaxEager);
 
+/// A payload from this length on is long: its copy takes most of the time of its packet.
+inline constexpr uint32_t kLongPayload = 4096;
 inline constexpr uint32_t kPrefetchAhead = 8;
 /// A receiver publishes the room of its byte ring at least this often.
 inline constexpr uint32_t kPublishBytes = kByteRing / 16;
@@ -207,6 +209,13 @@ class RingSender final : public SlotSender {
   /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
   /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
+  /// True if more than so many entries, with more than so many bytes of the byte ring, were not
+  /// taken, as far as the receiver has published. Bytes that a round left unused count.
+  bool holds_over(uint32_t entries, uint32_t bytes) const noexcept {
+    const uint64_t seen = consumed();
+    const uint32_t tail = seen == x_seen ? x_byte_tail : uint32_t(seen >> 32);  // as refresh()
+    return pushed() - uint32_t(seen) > entries && x_byte_head - tail > bytes;
+  }
   /// True if most payloads of the next cycles lie on pages that were written before.
   bool warm() const noexcept { return x_first_bytes >= kByteRing; }
   /// Call if there was no room just now. False: the receiver has consumed nothing
