@@ -63,6 +63,19 @@ TEST(never_streams_while_another_method_is_fast) {
   ck_assert_int_eq(copy(choice, kStringsFast, 10000).count(CopyMethod::stream), 0);
 }
 
+/// Streaming stores seem to take no time, as they end before the receiver can read.
+constexpr Costs kNearMeasured{6, 100, 4}, kFarMeasured{30, 100, 4};
+
+TEST(stops_streaming_once_another_method_is_fast) {
+  CopyChoice choice;
+  copy(choice, kFarMeasured, 20000);
+  ck_assert_int_gt(copy(choice, kFarMeasured, 1000).count(CopyMethod::stream), 900);
+  copy(choice, kNearMeasured, 6000);
+  ck_assert_int_eq(copy(choice, kNearMeasured, 10000).count(CopyMethod::stream), 0);
+  copy(choice, kFarMeasured, 6000);
+  ck_assert_int_gt(copy(choice, kFarMeasured, 1000).count(CopyMethod::stream), 900);
+}
+
 TEST(uses_only_what_is_offered) {
   for (const CopyChoice::Offer offer :
        {CopyChoice::Offer{false, false}, {true, false}, {false, true}}) {

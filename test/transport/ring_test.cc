@@ -351,15 +351,6 @@ uint32_t take_placed(Ring& ring) {
   return place;
 }
 
-TEST(short_payloads_of_a_conversation_stay_at_the_beginning) {
-  const std::vector<std::byte> payload(kLeastRound - 1, std::byte(1));
-  Ring ring(true);
-  for (uint64_t i = 0; i < 200; ++i) {
-    ck_assert(ring.push(i, payload.data(), payload.size()));
-    ck_assert_uint_eq(take_placed(ring), 0);
-  }
-}
-
 /// Sends payloads to a receiver that keeps up, each `length` long: they cycle through `bytes`.
 void cycles(Ring& ring, uint32_t length, uint32_t bytes, uint32_t rounds = 5) {
   const std::vector<std::byte> payload(length, std::byte(1));
@@ -370,13 +361,19 @@ void cycles(Ring& ring, uint32_t length, uint32_t bytes, uint32_t rounds = 5) {
   }
 }
 
+TEST(short_payloads_go_round_in_a_small_part, 3) {
+  constexpr uint32_t kLengths[] = {kSlotPayload + 1, 512, kLeastWholeRound - 1};
+  Ring ring(true);
+  cycles(ring, kLengths[_i], kFirstRound);
+}
+
 /// The first cycles, each of a ring that is new.
 void first_cycles(Ring& ring, uint32_t length) {
   for (uint32_t bytes = kFirstRound; bytes < kByteRing; bytes *= 2)
     cycles(ring, length, bytes, kRoundsEach);
 }
 
-/// Those that start over leave the rest of the byte ring without memory.
+/// They leave the rest of the byte ring without memory.
 TEST(short_payloads_of_a_conversation_do_not_make_a_ring_warm) {
   Ring ring(true);
   const std::vector<std::byte> payload(kMaxEager);
@@ -386,7 +383,7 @@ TEST(short_payloads_of_a_conversation_do_not_make_a_ring_warm) {
     take_one(ring, number++, length);
     ring.receiver.publish();
   };
-  for (int i = 0; i < 100; ++i) send(kSlotPayload + 1);
+  for (uint32_t i = 0; i <= kByteRing / kSlotPayload; ++i) send(kSlotPayload + 1);
   ck_assert(!ring.sender.warm());
   for (size_t i = 0; i < kByteRing / kMaxEager; ++i) send(kMaxEager);
   ck_assert(ring.sender.warm());
@@ -394,7 +391,7 @@ TEST(short_payloads_of_a_conversation_do_not_make_a_ring_warm) {
 
 TEST(long_payloads_go_round_in_ever_more_of_the_byte_ring, 2) {
   Ring ring(true);
-  const uint32_t length = _i ? kMaxEager : kLeastRound;
+  const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
   first_cycles(ring, length);
   const uint32_t stride = after_payload(0, length);
   cycles(ring, length, kPayloadEnd / stride * stride);
@@ -431,7 +428,7 @@ struct OneOfMany : Ring {
 TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up, 2) {
   RecentLinks rings;
   OneOfMany ring(rings);
-  const uint32_t length = _i ? kMaxEager : kLeastRound;
+  const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
   const std::vector<std::byte> payload(length, std::byte(1));
   const uint32_t stride = after_payload(0, length), round = kShortRound / length;
   const char others[kFewRings] = {};
@@ -444,6 +441,40 @@ TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up,
   }
 }
 
+/// Rings of many peers fit into the first caches.
+TEST(short_payloads_to_many_peers_go_round_in_a_page) {
+  RecentLinks rings;
+  OneOfMany ring(rings);
+  constexpr uint32_t kLength = 128, kRound = kShmPage / kLength;
+  const std::vector<std::byte> payload(kLength, std::byte(1));
+  const char others[kFewRings] = {};
+  for (uint32_t i = 0; i < 3 * kRound; ++i) {
+    for (const char& other : others) rings.add(&other);
+    ck_assert(ring.push(i, payload.data(), kLength));
+    ck_assert_uint_eq(take_placed(ring), i % kRound * kLength);
+  }
+}
+
+/// A long payload has led behind the part in which they go round.
+TEST(a_short_payload_amid_long_ones_goes_on) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  ck_assert(ring.push(0, payload.data(), kMaxEager));
+  ck_assert_uint_eq(take_placed(ring), 0);
+  ck_assert(ring.push(1, payload.data(), kSlotPayload + 1));
+  ck_assert_uint_eq(take_placed(ring), kMostStride);
+}
+
+/// The receiver lags behind.
+TEST(short_payloads_fill_the_byte_ring) {
+  constexpr uint32_t kLength = kLeastWholeRound - 1;
+  const std::vector<std::byte> payload(kLength, std::byte(1));
+  Ring ring(true);
+  for (uint32_t i = 0; i < kHotSlots; ++i) ck_assert(ring.push(i, payload.data(), kLength));
+  for (uint32_t i = 0; i < kHotSlots; ++i)
+    ck_assert_uint_eq(take_placed(ring), i * kLeastWholeRound);
+}
+
 TEST(few_rings_go_round_in_the_whole_byte_ring) {
   RecentLinks rings;
   OneOfMany ring(rings);
@@ -453,13 +484,12 @@ TEST(few_rings_go_round_in_the_whole_byte_ring) {
   cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
 }
 
-/// Short ones do not leave the beginning, and what found no room was not sent.
-TEST(only_long_payloads_that_were_sent_count_as_uses_of_a_ring) {
+TEST(only_payloads_that_were_sent_count_as_uses_of_a_ring) {
   RecentLinks rings;
   OneOfMany ring(rings);
   const char other = 0;
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
-  ck_assert(ring.push(0, payload.data(), kLeastRound - 1));
+  ck_assert(ring.push(0, payload.data(), kSlotPayload));
   ck_assert_uint_eq(rings.links_with(&other), 1);
   while (ring.push(0, payload.data(), kMaxEager)) continue;
   ck_assert_uint_eq(rings.links_with(&other), 2);
@@ -470,16 +500,15 @@ TEST(only_long_payloads_that_were_sent_count_as_uses_of_a_ring) {
 
 CoreSharing::Usage g_usage;
 
-/// If the receiver uses the sender's core, too, long payloads stay at the beginning like short
-/// ones.
-TEST(long_payloads_stay_at_the_beginning_on_a_shared_core) {
+/// If the receiver uses the sender's core, too.
+TEST(payloads_stay_at_the_beginning_on_a_shared_core, 2) {
   g_usage = {pthread_self(), 0, 0, 0};
   CoreSharing core([]() noexcept { return g_usage; });
   core.judge(1'000'000);
   g_usage.forced = 10;
   core.judge(1'000'000'000);
   ck_assert(core.shared());
-  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  const std::vector<std::byte> payload(_i ? kMaxEager : kSlotPayload + 1, std::byte(1));
   Ring ring(true);
   ring.sender = RingSender(ring.memory, 0, nullptr, StreamingPolicy::calibrate, &core);
   for (uint64_t i = 0; i < 100; ++i) {

@@ -16,9 +16,13 @@ bool CopyChoice::SizeClass::offered(CopyMethod method, Offer offer) const noexce
     case CopyMethod::string:
       return offer.string;
     case CopyMethod::stream:
-      return offer.stream && rate(best).count() >= kTrials && rate(best).typical() < kSlow;
+      return offer.stream && rate(best).count() >= kTrials && may_stream();
   }
   return false;
+}
+
+bool CopyChoice::SizeClass::may_stream() const noexcept {
+  return std::max(rate(CopyMethod::loop).typical(), rate(CopyMethod::string).typical()) < kSlow;
 }
 
 CopyMethod CopyChoice::SizeClass::on_trial(Offer offer) noexcept {
@@ -31,20 +35,28 @@ CopyMethod CopyChoice::SizeClass::on_trial(Offer offer) noexcept {
   return best;
 }
 
+void CopyChoice::SizeClass::choose_best() noexcept {
+  if (best == CopyMethod::stream && !may_stream()) {
+    best = CopyMethod::loop;
+    pause = kFirstPause;
+  }
+  if (rate(best).count() < kTrials) return;
+  for (size_t i = 0; i < kMethods; ++i) {
+    const auto method = CopyMethod(i);
+    if (rate(method).count() < kTrials || (method == CopyMethod::stream && !may_stream()) ||
+        rate(method).typical() <= util::RecentRates::kClearly * rate(best).typical())
+      continue;
+    best = method;
+    pause = kFirstPause;
+    return;
+  }
+  pause = std::min(2 * pause, kLongestPause);
+}
+
 void CopyChoice::record(size_t length, CopyMethod used, uint64_t nanoseconds) noexcept {
   SizeClass& own = x_classes[class_of(length)];
   own.rates[size_t(used)].add(length, nanoseconds);
-  const util::RecentRates& usual = own.rate(own.best);
-  if (usual.count() < kTrials) return;
-  for (size_t i = 0; i < kMethods; ++i) {
-    const util::RecentRates& rate = own.rates[i];
-    if (rate.count() < kTrials || rate.typical() <= util::RecentRates::kClearly * usual.typical())
-      continue;
-    own.best = CopyMethod(i);
-    own.pause = kFirstPause;
-    return;
-  }
-  own.pause = std::min(2 * own.pause, kLongestPause);
+  own.choose_best();
 }
 
 }  // namespace erdma::hmem

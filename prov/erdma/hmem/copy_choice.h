@@ -18,11 +18,11 @@ enum class CopyMethod : uint8_t {
 /// lines that another core used last. That depends on the processor and on how far apart the cores
 /// are: `rep movsb` needs not read the lines that it overwrites, and is twice as fast as a loop on
 /// some processors, and five times slower on others. One copy in a few is timed. Table-tested; uses
-/// no clock.
+/// no clock. Streaming also costs the receiver, which must read the memory then, so it is used only
+/// while the other methods are slow.
 class CopyChoice {
  public:
-  /// The methods that are possible besides the loop. Streaming is tried only while the best is
-  /// slow, because it takes the lines out of the caches.
+  /// The methods that are possible besides the loop.
   struct Offer {
     bool string, stream;
   };
@@ -47,7 +47,7 @@ class CopyChoice {
   static constexpr uint32_t kFirstPause = 4;
   static constexpr uint32_t kLongestPause = 512;
   static constexpr unsigned kTrials = 2;  ///< timed copies of each of two methods, to compare them
-  /// Bytes per nanosecond. Near cores reach 12 to 40, far ones 3 to 6.
+  /// Bytes per nanosecond. Near cores reach 10 to 40, far ones 2 to 6.
   static constexpr float kSlow = 8;
 
  private:
@@ -65,6 +65,9 @@ class CopyChoice {
       return rates[size_t(method)];
     }
     bool offered(CopyMethod method, Offer offer) const noexcept;
+    /// The faster one of the others is slow.
+    bool may_stream() const noexcept;
+    void choose_best() noexcept;
     /// The best, or in every other call one that may be better.
     CopyMethod on_trial(Offer offer) noexcept;
   };

@@ -1,5 +1,6 @@
 #include "transport/shm/ring.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "transport/shm/stream_copy.h"
@@ -38,9 +39,18 @@ namespace {
 void own_lines(const std::byte* memory, uint32_t length) noexcept {
   for (uint32_t i = 0; i < length; i += kLine) own_line(memory + i);
 }
-void copy_to_owned(std::byte* to, const void* from, uint32_t length) noexcept {
-  own_lines(to, length);
-  hmem::copy_loop(to, from, length);
+/// Lines are requested so far ahead of the copy: enough at a time, but processors with few miss
+/// buffers (Zen 1) wait if all of a long payload are. The lines are written in ascending order,
+/// which memcpy() does not do; then a prefetcher helps.
+constexpr uint32_t kOwnedAhead = 8 * uint32_t(kLine);
+void copy_to_owned(std::byte* to, const void* payload, uint32_t length) noexcept {
+  const auto* from = static_cast<const std::byte*>(payload);
+  own_lines(to, std::min(length, kOwnedAhead));
+  for (; length >= kLine; to += kLine, from += kLine, length -= uint32_t(kLine)) {
+    if (length > kOwnedAhead) own_line(to + kOwnedAhead);
+    std::memcpy(to, from, kLine);
+  }
+  if (length > 0) std::memcpy(to, from, length);
 }
 void copy_by(hmem::CopyMethod method, std::byte* to, const void* from, uint32_t length) noexcept {
   switch (method) {
@@ -124,7 +134,6 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
     place = kRestart;
   }
   if (!bytes_fit(at, length)) return kNoRoom;
-  if (x_rings && length >= kLeastRound) x_rings->add(this);
   std::byte* to = x_memory.bytes + (at & (kByteRing - 1));
   if (count == 1) {
     write_bytes(to, payload->iov_base, length);
@@ -133,7 +142,8 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
     hmem::gather(to, payload, count, 0, length);
   }
   x_byte_head = after_payload(at, length);
-  if (x_first_bytes < kByteRing) x_first_bytes += length;
+  if (x_rings) x_rings->add(this);
+  if (x_first_bytes < kByteRing && length >= kLeastWholeRound) x_first_bytes += length;
   if (x_byte_ring_bytes) *x_byte_ring_bytes += length;
   return place;
 }
@@ -142,17 +152,20 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
 bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   if (offset == 0) return false;
-  if (goes_round(length))
-    return ends_round(offset) && bytes_fit(restart_payload(x_byte_head), length);
+  if (!x_core || !x_core->shared())
+    return ends_round(offset, length) && bytes_fit(restart_payload(x_byte_head), length);
   if (uint32_t(x_seen) != x_head) refresh();
   if (uint32_t(x_seen) != x_head) return false;
   x_byte_tail = restart_payload(x_byte_head);
   return true;
 }
 
-/// A round that ends here is counted once, also if the receiver lags behind, so that no payload
-/// goes to the beginning.
-bool RingSender::ends_round(uint32_t offset) noexcept {
+/// Behind the end of a round, payloads go on to the end of the ring, as the receiver lags behind. A
+/// round that ends is counted once.
+bool RingSender::ends_round(uint32_t offset, uint32_t length) noexcept {
+  if (length < kLeastWholeRound)
+    return offset - kFirstRound < kLeastWholeRound ||
+           (offset - uint32_t(kShmPage) < kLeastWholeRound && one_of_many());
   if (x_round < kByteRing && offset - x_round < kMostStride) {
     const uint32_t end = restart_payload(x_byte_head);
     if (std::exchange(x_counted, end) != end && ++x_rounds == kRoundsEach)
@@ -160,10 +173,6 @@ bool RingSender::ends_round(uint32_t offset) noexcept {
     return true;
   }
   return offset - kShortRound < kMostStride && one_of_many();
-}
-
-bool RingSender::goes_round(uint32_t length) const noexcept {
-  return length >= kLeastRound && !(x_core && x_core->shared());
 }
 
 bool RingSender::bytes_fit(uint32_t at, uint32_t length) noexcept {

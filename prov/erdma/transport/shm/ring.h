@@ -64,15 +64,16 @@ inline constexpr uint32_t kLongPayload = 4096;
 inline constexpr uint32_t kPrefetchAhead = 8;
 /// A receiver publishes the room of its byte ring at least this often.
 inline constexpr uint32_t kPublishBytes = kByteRing / 16;
-/// Shorter payloads restart at the beginning whenever everything before them was consumed, so that
-/// an exchange of messages uses few lines. Longer ones cycle through the byte ring, because writing
-/// lines that are still in the receiver's L1 cache is slow. Where sender and receiver take turns on
-/// a core, that does not matter, and few lines are better for all lengths.
-inline constexpr uint32_t kLeastRound = 1024;
-/// A sender cycles through the whole byte ring in the end: a line that has left the cache of the
-/// receiver's core is written in half the time. If the endpoint uses more than a few rings at a
-/// time, each cycles through this first part where its receiver keeps up, so that more of them fit
-/// into the cache that the cores share.
+/// Payloads go on to lines that were not used for a while: to write lines that are still in the
+/// receiver's L1 cache is slow, and to learn that the ring is empty the sender would have to fetch
+/// another line. Shorter ones than this need few lines, and go round in kFirstRound, or in a page
+/// if the endpoint uses more than a few rings at a time. Where sender and receiver take turns on a
+/// core, all payloads restart at the beginning whenever everything before them was consumed.
+inline constexpr uint32_t kLeastWholeRound = 1024;
+/// A sender of longer payloads cycles through the whole byte ring in the end: a line that has left
+/// the cache of the receiver's core is written in half the time. If the endpoint uses more than a
+/// few rings at a time, each cycles through this first part where its receiver keeps up, so that
+/// more of them fit into the cache that the cores share.
 inline constexpr uint32_t kShortRound = kByteRing / 4;
 inline constexpr size_t kFewRings = 2;
 /// The first cycles are shorter, because writing a page for the first time takes as long as a few
@@ -231,8 +232,7 @@ class RingSender final : public SlotSender {
   friend class SlotSender;  // put_bytes() and x_byte_tail
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
-  bool ends_round(uint32_t offset) noexcept;
-  bool goes_round(uint32_t length) const noexcept;
+  bool ends_round(uint32_t offset, uint32_t length) noexcept;
   bool one_of_many() const noexcept { return x_rings && x_rings->links_with(this) > kFewRings; }
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
