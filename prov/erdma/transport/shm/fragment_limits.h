@@ -34,9 +34,9 @@ class FragmentLimits {
   }
 
   /// Where each process has a core, too: one call is likely to be faster than two copies between
-  /// cores, as it takes hardly longer than two in the caches of one core. May measure. For peers
-  /// that CMA may access.
-  bool calls_are_fast() noexcept { return call_per_copies() < kHardly; }
+  /// cores, as it does not take kClearly as long as two in the caches of one core. May measure. For
+  /// peers that CMA may access.
+  bool calls_are_fast() noexcept { return call_per_copies() <= kClearly; }
 
   /// What is measured: so many bytes, so often. The fastest try counts, because the thread may
   /// lose its core in the others.
@@ -45,8 +45,6 @@ class FragmentLimits {
   /// The call must take so many times as long as two copies. The buffers are in the caches here. In
   /// a message they are not, and then two copies lose more than one.
   static constexpr float kClearly = 2;
-  /// calls_are_fast(): at most so many times.
-  static constexpr float kHardly = 1.5F;
   static constexpr Limits kCallsPay{size_t{64} * 1024, size_t{256} * 1024, size_t{16} * 1024};
   /// Half of a ring, so that the next message fits while the receiver takes this one.
   static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024, SIZE_MAX};
