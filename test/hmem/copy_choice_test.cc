@@ -76,6 +76,19 @@ TEST(stops_streaming_once_another_method_is_fast) {
   ck_assert_int_gt(copy(choice, kFarMeasured, 1000).count(CopyMethod::stream), 900);
 }
 
+/// The loop is now a little faster than the limit, now a little slower.
+TEST(a_rate_near_the_limit_does_not_lead_to_and_fro) {
+  CopyChoice choice;
+  int timed = 0;
+  for (int i = 0; i < 40000; ++i) {
+    const CopyChoice::Choice chosen = choice.choose(4096, kAll);
+    if (!chosen.timed) continue;
+    const uint64_t by_loop = timed++ % 16 < 8 ? 4096 / 8 - 10 : 4096 / 8 + 10;
+    choice.record(4096, chosen.method, chosen.method == CopyMethod::loop ? by_loop : 300);
+  }
+  ck_assert_int_le(timed, 200);
+}
+
 TEST(uses_only_what_is_offered) {
   for (const CopyChoice::Offer offer :
        {CopyChoice::Offer{false, false}, {true, false}, {false, true}}) {

@@ -2,72 +2,19 @@
 
 #include "all_equal.h"
 #include "libcheck.h"
+#include "transport/ring_ends.h"
 
 #undef fail  // check.h defines it; the standard library uses the name
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <vector>
 
 namespace {
 
-using namespace erdma::transport::shm;
-using erdma::transport::Header;
-
-constexpr uint32_t kStarts[] = {0, 1, 0xFFFFFFFF, 0xFFFFFFC0, 0xFFFFF000, 0x7FFFFFF0};
-
-/// A hot or cold ring in private memory, so that ASan reports stray accesses.
-struct Ring {
-  explicit Ring(bool hot, uint32_t start = 0) {
-    if (hot)
-      hot_memory = std::make_unique<HotSegment>();
-    else
-      chunk = std::make_unique<ColdChunk>();
-    memory = hot ? RingMemory::hot(*hot_memory) : RingMemory::cold(*chunk, kColdRings - 1);
-    reset_ring(memory, start);
-    sender = RingSender(memory, start);
-    receiver = RingReceiver(memory, start);
-  }
-  bool push(uint64_t number, const void* payload = nullptr, size_t length = 0,
-            Kind kind = Kind::packet) {
-    Header header{};
-    std::memcpy(header.bytes, &number, sizeof(number));
-    const iovec iov{const_cast<void*>(payload), length};
-    return sender.push(kind, &header, &iov, 1, length);
-  }
-  std::unique_ptr<HotSegment> hot_memory;
-  std::unique_ptr<ColdChunk> chunk;
-  RingMemory memory;
-  RingSender sender;
-  RingReceiver receiver;
-};
-
-uint64_t number_of(const RingEntry& entry) {
-  uint64_t number;
-  std::memcpy(&number, entry.header, sizeof(number));
-  return number;
-}
-
-/// Length and content of message `number`; both threads compute them.
-size_t length_of(uint64_t number, bool hot) {
-  const uint64_t mixed = number * 2654435761u >> 7;
-  return hot && mixed % 3 ? mixed % (kMaxEager + 1) : mixed % (kSlotPayload + 1);
-}
-std::byte byte_of(uint64_t number) {
-  return std::byte(number * 131 + 7);
-}
-
-void take_one(Ring& ring, uint64_t expected, size_t length) {
-  RingEntry entry;
-  ck_assert(ring.receiver.ready());
-  ck_assert(ring.receiver.next(entry));
-  ck_assert_uint_eq(number_of(entry), expected);
-  ck_assert_uint_eq(entry.length, length);
-  if (ring.receiver.advance()) ring.receiver.publish();
-}
+using namespace erdma::test;
 
 TEST_CASE(.timeout = 120);
 
@@ -341,182 +288,6 @@ TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, std
   stress(false, kStarts[_i], 20'000);
 }
 
-/// Takes the next entry and returns the position of its payload in the byte ring.
-uint32_t take_placed(Ring& ring) {
-  RingEntry entry;
-  ck_assert(ring.receiver.next(entry));
-  const auto place = uint32_t(entry.payload - ring.memory.bytes);
-  ring.receiver.advance();
-  ring.receiver.publish();
-  return place;
-}
-
-/// Sends payloads to a receiver that keeps up, each `length` long: they cycle through `bytes`.
-void cycles(Ring& ring, uint32_t length, uint32_t bytes, uint32_t rounds = 5) {
-  const std::vector<std::byte> payload(length, std::byte(1));
-  const uint32_t stride = after_payload(0, length), round = (bytes + stride - 1) / stride;
-  for (uint32_t i = 0; i < rounds * round; ++i) {
-    ck_assert(ring.push(0, payload.data(), payload.size()));
-    ck_assert_uint_eq(take_placed(ring), i % round * stride);
-  }
-}
-
-TEST(short_payloads_go_round_in_a_small_part, 3) {
-  constexpr uint32_t kLengths[] = {kSlotPayload + 1, 512, kLeastWholeRound - 1};
-  Ring ring(true);
-  cycles(ring, kLengths[_i], kFirstRound);
-}
-
-/// The first cycles, each of a ring that is new.
-void first_cycles(Ring& ring, uint32_t length) {
-  for (uint32_t bytes = kFirstRound; bytes < kByteRing; bytes *= 2)
-    cycles(ring, length, bytes, kRoundsEach);
-}
-
-/// They leave the rest of the byte ring without memory.
-TEST(short_payloads_of_a_conversation_do_not_make_a_ring_warm) {
-  Ring ring(true);
-  const std::vector<std::byte> payload(kMaxEager);
-  uint64_t number = 0;
-  const auto send = [&](size_t length) {
-    ck_assert(ring.push(number, payload.data(), length));
-    take_one(ring, number++, length);
-    ring.receiver.publish();
-  };
-  for (uint32_t i = 0; i <= kByteRing / kSlotPayload; ++i) send(kSlotPayload + 1);
-  ck_assert(!ring.sender.warm());
-  for (size_t i = 0; i < kByteRing / kMaxEager; ++i) send(kMaxEager);
-  ck_assert(ring.sender.warm());
-}
-
-TEST(long_payloads_go_round_in_ever_more_of_the_byte_ring, 2) {
-  Ring ring(true);
-  const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
-  first_cycles(ring, length);
-  const uint32_t stride = after_payload(0, length);
-  cycles(ring, length, kPayloadEnd / stride * stride);
-}
-
-/// The next payload goes behind the end of the round.
-TEST(a_sender_does_not_wait_at_the_end_of_a_short_round) {
-  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
-  Ring ring(true);
-  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
-    ck_assert(ring.push(i, payload.data(), payload.size()));
-  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
-    ck_assert_uint_eq(take_placed(ring), i * kMostStride);
-}
-
-/// Then the byte ring has its memory there, too.
-TEST(a_sender_that_passed_the_end_of_a_round_goes_on_to_the_end_of_the_ring) {
-  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
-  Ring ring(true);
-  constexpr uint32_t kPassing = kFirstRound / kMaxEager + 1;
-  for (uint32_t i = 0; i < kPassing; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
-  for (uint32_t i = 0; i < kPassing; ++i) ck_assert_uint_eq(take_placed(ring), i * kMostStride);
-  ck_assert(ring.push(kPassing, payload.data(), payload.size()));
-  ck_assert_uint_eq(take_placed(ring), kPassing * kMostStride);
-}
-
-/// A ring whose endpoint has others.
-struct OneOfMany : Ring {
-  explicit OneOfMany(RecentLinks& rings) : Ring(true) {
-    sender = RingSender(memory, 0, nullptr, StreamingPolicy::calibrate, nullptr, &rings);
-  }
-};
-
-TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up, 2) {
-  RecentLinks rings;
-  OneOfMany ring(rings);
-  const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
-  const std::vector<std::byte> payload(length, std::byte(1));
-  const uint32_t stride = after_payload(0, length), round = kShortRound / length;
-  const char others[kFewRings] = {};
-  cycles(ring, length, kFirstRound, kRoundsEach);
-  cycles(ring, length, 2 * kFirstRound, kRoundsEach);
-  for (uint32_t i = 0; i < 9 * round; ++i) {
-    for (const char& other : others) rings.add(&other);
-    ck_assert(ring.push(i, payload.data(), payload.size()));
-    ck_assert_uint_eq(take_placed(ring), i % round * stride);
-  }
-}
-
-/// Rings of many peers fit into the first caches.
-TEST(short_payloads_to_many_peers_go_round_in_a_page) {
-  RecentLinks rings;
-  OneOfMany ring(rings);
-  constexpr uint32_t kLength = 128, kRound = kShmPage / kLength;
-  const std::vector<std::byte> payload(kLength, std::byte(1));
-  const char others[kFewRings] = {};
-  for (uint32_t i = 0; i < 3 * kRound; ++i) {
-    for (const char& other : others) rings.add(&other);
-    ck_assert(ring.push(i, payload.data(), kLength));
-    ck_assert_uint_eq(take_placed(ring), i % kRound * kLength);
-  }
-}
-
-/// A long payload has led behind the part in which they go round.
-TEST(a_short_payload_amid_long_ones_goes_on) {
-  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
-  Ring ring(true);
-  ck_assert(ring.push(0, payload.data(), kMaxEager));
-  ck_assert_uint_eq(take_placed(ring), 0);
-  ck_assert(ring.push(1, payload.data(), kSlotPayload + 1));
-  ck_assert_uint_eq(take_placed(ring), kMostStride);
-}
-
-/// The receiver lags behind.
-TEST(short_payloads_fill_the_byte_ring) {
-  constexpr uint32_t kLength = kLeastWholeRound - 1;
-  const std::vector<std::byte> payload(kLength, std::byte(1));
-  Ring ring(true);
-  for (uint32_t i = 0; i < kHotSlots; ++i) ck_assert(ring.push(i, payload.data(), kLength));
-  for (uint32_t i = 0; i < kHotSlots; ++i)
-    ck_assert_uint_eq(take_placed(ring), i * kLeastWholeRound);
-}
-
-TEST(few_rings_go_round_in_the_whole_byte_ring) {
-  RecentLinks rings;
-  OneOfMany ring(rings);
-  const char other = 0;
-  rings.add(&other);
-  first_cycles(ring, kMaxEager);
-  cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
-}
-
-TEST(only_payloads_that_were_sent_count_as_uses_of_a_ring) {
-  RecentLinks rings;
-  OneOfMany ring(rings);
-  const char other = 0;
-  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
-  ck_assert(ring.push(0, payload.data(), kSlotPayload));
-  ck_assert_uint_eq(rings.links_with(&other), 1);
-  while (ring.push(0, payload.data(), kMaxEager)) continue;
-  ck_assert_uint_eq(rings.links_with(&other), 2);
-  for (size_t i = 0; i < RecentLinks::kLast; ++i) rings.add(&other);
-  ck_assert(!ring.push(0, payload.data(), kMaxEager));
-  ck_assert_uint_eq(rings.links_with(&other), 1);
-}
-
-CoreSharing::Usage g_usage;
-
-/// If the receiver uses the sender's core, too.
-TEST(payloads_stay_at_the_beginning_on_a_shared_core, 2) {
-  g_usage = {pthread_self(), 0, 0, 0};
-  CoreSharing core([]() noexcept { return g_usage; });
-  core.judge(1'000'000);
-  g_usage.forced = 10;
-  core.judge(1'000'000'000);
-  ck_assert(core.shared());
-  const std::vector<std::byte> payload(_i ? kMaxEager : kSlotPayload + 1, std::byte(1));
-  Ring ring(true);
-  ring.sender = RingSender(ring.memory, 0, nullptr, StreamingPolicy::calibrate, &core);
-  for (uint64_t i = 0; i < 100; ++i) {
-    ck_assert(ring.push(i, payload.data(), payload.size()));
-    ck_assert_uint_eq(take_placed(ring), 0);
-  }
-}
-
 TEST(room_for_bytes_is_what_lies_behind_the_last_payload) {
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   Ring ring(true);
@@ -561,33 +332,6 @@ TEST(payloads_that_are_longer_than_a_slot_are_counted) {
   }
   while (ring.push(0, payload.data(), kMaxEager)) longer += kMaxEager;
   ck_assert_uint_eq(counted, longer);  // a payload without room is not counted
-}
-
-/// Both sides agree also when short payloads, which start over once all was consumed, come in
-/// between.
-TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts)) {
-  Ring ring(true, kStarts[_i]);
-  std::vector<std::byte> payload(kMaxEager);
-  uint64_t pushed = 0, taken = 0;
-  uint32_t random = 1;
-  const auto draw = [&random] { return (random = random * 1664525 + 1013904223) >> 16; };
-  while (taken < 20'000) {
-    for (uint32_t burst = draw() % 70; burst > 0; --burst) {
-      const size_t length = length_of(pushed, true);
-      std::fill_n(payload.begin(), length, byte_of(pushed));
-      if (!ring.push(pushed, payload.data(), length)) break;
-      ++pushed;
-    }
-    for (uint32_t burst = draw() % 70; burst > 0 && taken < pushed; --burst, ++taken) {
-      RingEntry entry;
-      ck_assert(ring.receiver.next(entry));
-      ck_assert_uint_eq(number_of(entry), taken);
-      ck_assert_uint_eq(entry.length, length_of(taken, true));
-      ck_assert(erdma::test::all_equal(entry.payload, entry.length, byte_of(taken)));
-      if (ring.receiver.advance()) ring.receiver.publish();
-    }
-    if (draw() % 2 && ring.receiver.unpublished()) ring.receiver.publish();
-  }
 }
 
 /// The sender does not write to a single cache line that the receiver has not given back.

@@ -22,7 +22,9 @@ bool CopyChoice::SizeClass::offered(CopyMethod method, Offer offer) const noexce
 }
 
 bool CopyChoice::SizeClass::may_stream() const noexcept {
-  return std::max(rate(CopyMethod::loop).typical(), rate(CopyMethod::string).typical()) < kSlow;
+  const float fastest =
+      std::max(rate(CopyMethod::loop).typical(), rate(CopyMethod::string).typical());
+  return fastest < (best == CopyMethod::stream ? util::RecentRates::kClearly * kSlow : kSlow);
 }
 
 CopyMethod CopyChoice::SizeClass::on_trial(Offer offer) noexcept {

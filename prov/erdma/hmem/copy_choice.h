@@ -65,7 +65,8 @@ class CopyChoice {
       return rates[size_t(method)];
     }
     bool offered(CopyMethod method, Offer offer) const noexcept;
-    /// The faster one of the others is slow.
+    /// The faster one of the others is slow. Where streaming is the best, somewhat more is slow, so
+    /// that a rate near the limit does not lead to and fro.
     bool may_stream() const noexcept;
     void choose_best() noexcept;
     /// The best, or in every other call one that may be better.

@@ -31,7 +31,7 @@ float FragmentLimits::measure() noexcept {
   constexpr float kNever = std::numeric_limits<float>::infinity();
   if (x_options.paths == PathPolicy::cma) return 0;
   const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[3 * kMeasured]());
-  if (!memory) return kClearly;
+  if (!memory) return kNever;
   std::byte *const from = memory.get(), *const ring = from + kMeasured,
                    *const to = ring + kMeasured;
   uint64_t call = UINT64_MAX, copies = UINT64_MAX;

@@ -47,7 +47,7 @@ enum class Kind : uint8_t {
   write_target,  ///< header: token; payload: the receiver's RemoteKey. write_source follows.
   write_source,  ///< payload: the sender's RemoteKey; header: token, length
   write_done,    ///< header: token, status
-  // A packet that its sender may take back; only in hot rings, never in the byte ring.
+  // A packet that its sender may take back; only in hot rings.
   retractable,  ///< the first side to claim it changes it into one of the next three
   taken,        ///< claimed by the receiver
   retracted,    ///< claimed by the sender, which soon makes it retractable again or skipped

@@ -70,7 +70,7 @@ struct LinkContext {
   RmaTimer rma_timer{clock};
   FragmentLimits fragment_limits{options, calls, clock};
   RecentLinks large_messages;
-  RecentLinks long_payloads;  ///< their rings
+  RecentRings payloads;
   /// Call for each large message.
   void count_message() noexcept {
     if (core.on_message()) [[unlikely]]

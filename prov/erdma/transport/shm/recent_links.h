@@ -5,7 +5,7 @@
 
 namespace erdma::transport::shm {
 
-/// The links that the last large messages took, or the rings that the last long payloads took: an
+/// The links that the last large messages took, or the rings that the last payloads took: an
 /// estimate of how many rings share the cache.
 class RecentLinks {
  public:
@@ -24,6 +24,12 @@ class RecentLinks {
  private:
   const void* x_last[kLast] = {};
   size_t x_next = 0;
+};
+
+/// The rings that the last payloads of an endpoint took. Short ones are apart: a few messages of
+/// hardly any bytes shall not hide where the others go.
+struct RecentRings {
+  RecentLinks of_short, of_others;
 };
 
 }  // namespace erdma::transport::shm

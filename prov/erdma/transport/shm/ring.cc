@@ -138,12 +138,16 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
   if (count == 1) {
     write_bytes(to, payload->iov_base, length);
   } else {
-    own_lines(to, length);
-    hmem::gather(to, payload, count, 0, length);
+    hmem::for_each_part(payload, count, 0, length,
+                        [to](const std::byte* part, size_t done, size_t bytes) {
+                          copy_to_owned(to + done, part, uint32_t(bytes));
+                        });
   }
   x_byte_head = after_payload(at, length);
-  if (x_rings) x_rings->add(this);
-  if (x_first_bytes < kByteRing && length >= kLeastWholeRound) x_first_bytes += length;
+  const bool is_short = length < kLeastWholeRound;
+  if (x_rings) (is_short ? x_rings->of_short : x_rings->of_others).add(this);
+  x_only_short = is_short && (x_only_short || (at & (kByteRing - 1)) == 0);
+  if (x_first_bytes < kByteRing && !is_short) x_first_bytes += length;
   if (x_byte_ring_bytes) *x_byte_ring_bytes += length;
   return place;
 }
@@ -152,27 +156,37 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
 bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   if (offset == 0) return false;
-  if (!x_core || !x_core->shared())
-    return ends_round(offset, length) && bytes_fit(restart_payload(x_byte_head), length);
+  if (x_core && x_core->shared()) return restarts_if_empty();
+  if (length < kLeastWholeRound) return ends_short_round(offset) && restarts_if_empty();
+  return ends_round(offset) && bytes_fit(restart_payload(x_byte_head), length);
+}
+
+/// The bytes up to the end of the ring become room for the next payloads.
+bool RingSender::restarts_if_empty() noexcept {
   if (uint32_t(x_seen) != x_head) refresh();
   if (uint32_t(x_seen) != x_head) return false;
   x_byte_tail = restart_payload(x_byte_head);
   return true;
 }
 
-/// Behind the end of a round, payloads go on to the end of the ring, as the receiver lags behind. A
-/// round that ends is counted once.
-bool RingSender::ends_round(uint32_t offset, uint32_t length) noexcept {
-  if (length < kLeastWholeRound)
-    return offset - kFirstRound < kLeastWholeRound ||
-           (offset - uint32_t(kShmPage) < kLeastWholeRound && one_of_many());
+/// Where the receiver lags behind, payloads go on to the end of the ring. So they do behind others
+/// than short ones, which shall not be kept in a small part.
+bool RingSender::ends_short_round(uint32_t offset) const noexcept {
+  return x_only_short &&
+         (offset - kFirstRound < kLeastWholeRound ||
+          (offset - uint32_t(kShmPage) < kLeastWholeRound && one_of_many(&RecentRings::of_short)));
+}
+
+/// A round that ends here is counted once, also if the receiver lags behind, so that no payload
+/// goes to the beginning.
+bool RingSender::ends_round(uint32_t offset) noexcept {
   if (x_round < kByteRing && offset - x_round < kMostStride) {
     const uint32_t end = restart_payload(x_byte_head);
     if (std::exchange(x_counted, end) != end && ++x_rounds == kRoundsEach)
       x_round *= 2, x_rounds = 0;
     return true;
   }
-  return offset - kShortRound < kMostStride && one_of_many();
+  return offset - kShortRound < kMostStride && one_of_many(&RecentRings::of_others);
 }
 
 bool RingSender::bytes_fit(uint32_t at, uint32_t length) noexcept {

@@ -192,11 +192,11 @@ class RingSender final : public SlotSender {
  public:
   RingSender() noexcept = default;
   /// `copy` chooses how long payloads are written; null: by the loop. `core`: null: this core is
-  /// not shared. `rings`: the rings that the last long payloads of the endpoint took; null: there
-  /// is one. `byte_ring_bytes` counts the payload in the byte ring; null: it is not counted.
+  /// not shared. `rings`: those that the last payloads of the endpoint took; null: there is one.
+  /// `byte_ring_bytes` counts the payload in the byte ring; null: it is not counted.
   RingSender(const RingMemory& memory, uint32_t start, hmem::CopyChoice* copy = nullptr,
              StreamingPolicy streaming = StreamingPolicy::calibrate,
-             const CoreSharing* core = nullptr, RecentLinks* rings = nullptr,
+             const CoreSharing* core = nullptr, RecentRings* rings = nullptr,
              uint64_t* byte_ring_bytes = nullptr) noexcept
       : SlotSender(memory, start),
         x_copy(copy),
@@ -232,13 +232,18 @@ class RingSender final : public SlotSender {
   friend class SlotSender;  // put_bytes() and x_byte_tail
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
-  bool ends_round(uint32_t offset, uint32_t length) noexcept;
-  bool one_of_many() const noexcept { return x_rings && x_rings->links_with(this) > kFewRings; }
+  bool ends_round(uint32_t offset) noexcept;
+  bool ends_short_round(uint32_t offset) const noexcept;
+  bool restarts_if_empty() noexcept;
+  bool one_of_many(RecentLinks RecentRings::*which) const noexcept {
+    return x_rings && (x_rings->*which).links_with(this) > kFewRings;
+  }
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
 
   uint32_t x_byte_head = 0;
   uint32_t x_byte_tail = 0;    ///< as published by the receiver
+  bool x_only_short = true;    ///< all payloads since the beginning of the ring were
   uint32_t x_first_bytes = 0;  ///< put into the byte ring; counts to its size
   uint32_t x_round = kFirstRound;
   unsigned x_rounds = 0;   ///< of this length
@@ -246,7 +251,7 @@ class RingSender final : public SlotSender {
   hmem::CopyChoice* x_copy = nullptr;
   StreamingPolicy x_streaming = StreamingPolicy::calibrate;
   const CoreSharing* x_core = nullptr;
-  RecentLinks* x_rings = nullptr;
+  RecentRings* x_rings = nullptr;
   uint64_t x_stuck_at = 0;  ///< x_seen at the last call of moves()
   unsigned x_stuck = 0;     ///< calls of moves() since the receiver consumed something
   uint64_t* x_byte_ring_bytes = nullptr;

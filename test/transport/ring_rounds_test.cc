@@ -1,0 +1,261 @@
+// Where payloads lie in the byte ring.
+#include "all_equal.h"
+#include "libcheck.h"
+#include "transport/ring_ends.h"
+
+#undef fail  // check.h defines it; the standard library uses the name
+
+#include <utility>
+
+namespace {
+
+using namespace erdma::test;
+
+TEST_CASE(.timeout = 120);
+
+/// Takes the next entry and returns the position of its payload in the byte ring.
+uint32_t take_placed(Ring& ring) {
+  RingEntry entry;
+  ck_assert(ring.receiver.next(entry));
+  const auto place = uint32_t(entry.payload - ring.memory.bytes);
+  ring.receiver.advance();
+  ring.receiver.publish();
+  return place;
+}
+
+/// Sends payloads to a receiver that keeps up, each `length` long: they cycle through `bytes`.
+void cycles(Ring& ring, uint32_t length, uint32_t bytes, uint32_t rounds = 5) {
+  const std::vector<std::byte> payload(length, std::byte(1));
+  const uint32_t stride = after_payload(0, length), round = (bytes + stride - 1) / stride;
+  for (uint32_t i = 0; i < rounds * round; ++i) {
+    ck_assert(ring.push(0, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(ring), i % round * stride);
+  }
+}
+
+TEST(short_payloads_go_round_in_a_small_part, 3) {
+  constexpr uint32_t kLengths[] = {kSlotPayload + 1, 512, kLeastWholeRound - 1};
+  Ring ring(true);
+  cycles(ring, kLengths[_i], kFirstRound);
+}
+
+/// The first cycles, each of a ring that is new.
+void first_cycles(Ring& ring, uint32_t length) {
+  for (uint32_t bytes = kFirstRound; bytes < kByteRing; bytes *= 2)
+    cycles(ring, length, bytes, kRoundsEach);
+}
+
+/// They leave the rest of the byte ring without memory.
+TEST(short_payloads_of_a_conversation_do_not_make_a_ring_warm) {
+  Ring ring(true);
+  const std::vector<std::byte> payload(kMaxEager);
+  uint64_t number = 0;
+  const auto send = [&](size_t length) {
+    ck_assert(ring.push(number, payload.data(), length));
+    take_one(ring, number++, length);
+    ring.receiver.publish();
+  };
+  for (uint32_t i = 0; i <= kByteRing / kSlotPayload; ++i) send(kSlotPayload + 1);
+  ck_assert(!ring.sender.warm());
+  for (size_t i = 0; i < kByteRing / kMaxEager; ++i) send(kMaxEager);
+  ck_assert(ring.sender.warm());
+}
+
+TEST(long_payloads_go_round_in_ever_more_of_the_byte_ring, 2) {
+  Ring ring(true);
+  const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
+  first_cycles(ring, length);
+  const uint32_t stride = after_payload(0, length);
+  cycles(ring, length, kPayloadEnd / stride * stride);
+}
+
+/// The next payload goes behind the end of the round.
+TEST(a_sender_does_not_wait_at_the_end_of_a_short_round) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
+    ck_assert_uint_eq(take_placed(ring), i * kMostStride);
+}
+
+/// Then the byte ring has its memory there, too.
+TEST(a_sender_that_passed_the_end_of_a_round_goes_on_to_the_end_of_the_ring) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  Ring ring(true);
+  constexpr uint32_t kPassing = kFirstRound / kMaxEager + 1;
+  for (uint32_t i = 0; i < kPassing; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
+  for (uint32_t i = 0; i < kPassing; ++i) ck_assert_uint_eq(take_placed(ring), i * kMostStride);
+  ck_assert(ring.push(kPassing, payload.data(), payload.size()));
+  ck_assert_uint_eq(take_placed(ring), kPassing * kMostStride);
+}
+
+/// A ring whose endpoint has others.
+struct OneOfMany : Ring {
+  explicit OneOfMany(RecentRings& rings) : Ring(true) {
+    sender = RingSender(memory, 0, nullptr, StreamingPolicy::calibrate, nullptr, &rings);
+  }
+};
+
+TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up, 2) {
+  RecentRings rings;
+  OneOfMany ring(rings);
+  const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
+  const std::vector<std::byte> payload(length, std::byte(1));
+  const uint32_t stride = after_payload(0, length), round = kShortRound / length;
+  const char others[kFewRings] = {};
+  cycles(ring, length, kFirstRound, kRoundsEach);
+  cycles(ring, length, 2 * kFirstRound, kRoundsEach);
+  for (uint32_t i = 0; i < 9 * round; ++i) {
+    for (const char& other : others) rings.of_others.add(&other);
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(ring), i % round * stride);
+  }
+}
+
+/// Rings of many peers fit into the first caches.
+TEST(short_payloads_to_many_peers_go_round_in_a_page) {
+  RecentRings rings;
+  OneOfMany ring(rings);
+  constexpr uint32_t kLength = 128, kRound = kShmPage / kLength;
+  const std::vector<std::byte> payload(kLength, std::byte(1));
+  const char others[kFewRings] = {};
+  for (uint32_t i = 0; i < 3 * kRound; ++i) {
+    for (const char& other : others) rings.of_short.add(&other);
+    ck_assert(ring.push(i, payload.data(), kLength));
+    ck_assert_uint_eq(take_placed(ring), i % kRound * kLength);
+  }
+}
+
+/// Else they would keep the long ones in the small part.
+TEST(short_payloads_behind_a_longer_one_go_on_to_the_end_of_the_ring, 2) {
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
+  Ring ring(true);
+  ck_assert(ring.push(0, payload.data(), length));
+  ck_assert_uint_eq(take_placed(ring), 0);
+  for (uint32_t at = after_payload(0, length); at + kLeastWholeRound <= kPayloadEnd;) {
+    ck_assert(ring.push(1, payload.data(), kLeastWholeRound - 1));
+    ck_assert_uint_eq(take_placed(ring), at);
+    at = after_payload(at, kLeastWholeRound - 1);
+  }
+  cycles(ring, kLeastWholeRound - 1, kFirstRound);
+}
+
+/// What starts over leaves all of the byte ring as room, so it does not while anything is there.
+TEST(short_payloads_start_over_in_an_empty_ring_only, 2) {
+  const std::vector<std::byte> payload(kLeastWholeRound - 1, std::byte(1));
+  const auto length = uint32_t(payload.size());
+  Ring ring(true);
+  for (uint32_t i = 0; i < kFirstRound / kLeastWholeRound; ++i)
+    ck_assert(ring.push(i, payload.data(), length));
+  for (uint32_t i = _i; i < kFirstRound / kLeastWholeRound; ++i) (void)take_placed(ring);
+  ck_assert(ring.push(0, payload.data(), length));
+  while (_i && ring.receiver.taken() < kFirstRound / kLeastWholeRound) (void)take_placed(ring);
+  ck_assert_uint_eq(take_placed(ring), _i ? kFirstRound : 0);
+  ck_assert(ring.push(0, payload.data(), length));
+  ck_assert(ring.sender.room_for_bytes(kByteRing - 2 * kLeastWholeRound - kMaxEager));
+}
+
+/// The receiver lags behind.
+TEST(short_payloads_fill_the_byte_ring) {
+  constexpr uint32_t kLength = kLeastWholeRound - 1;
+  const std::vector<std::byte> payload(kLength, std::byte(1));
+  Ring ring(true);
+  for (uint32_t i = 0; i < kHotSlots; ++i) ck_assert(ring.push(i, payload.data(), kLength));
+  for (uint32_t i = 0; i < kHotSlots; ++i)
+    ck_assert_uint_eq(take_placed(ring), i * kLeastWholeRound);
+}
+
+TEST(few_rings_go_round_in_the_whole_byte_ring) {
+  RecentRings rings;
+  OneOfMany ring(rings);
+  const char other = 0;
+  rings.of_others.add(&other);
+  first_cycles(ring, kMaxEager);
+  cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
+}
+
+TEST(only_payloads_that_were_sent_count_as_uses_of_a_ring, 2) {
+  RecentRings rings;
+  OneOfMany ring(rings);
+  RecentLinks& counted = _i ? rings.of_others : rings.of_short;
+  RecentLinks& not_counted = _i ? rings.of_short : rings.of_others;
+  const size_t length = _i ? kMaxEager : kLeastWholeRound - 1;
+  const char other = 0;
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  ck_assert(ring.push(0, payload.data(), kSlotPayload));
+  ck_assert_uint_eq(counted.links_with(&other), 1);
+  while (ring.push(0, payload.data(), length)) continue;
+  ck_assert_uint_eq(counted.links_with(&other), 2);
+  ck_assert_uint_eq(not_counted.links_with(&other), 1);
+  for (size_t i = 0; i < RecentLinks::kLast; ++i) counted.add(&other);
+  ck_assert(!ring.push(0, payload.data(), length));
+  ck_assert_uint_eq(counted.links_with(&other), 1);
+}
+
+CoreSharing::Usage g_usage;
+
+/// If the receiver uses the sender's core, too.
+TEST(payloads_stay_at_the_beginning_on_a_shared_core, 2) {
+  g_usage = {pthread_self(), 0, 0, 0};
+  CoreSharing core([]() noexcept { return g_usage; });
+  core.judge(1'000'000);
+  g_usage.forced = 10;
+  core.judge(1'000'000'000);
+  ck_assert(core.shared());
+  const std::vector<std::byte> payload(_i ? kMaxEager : kSlotPayload + 1, std::byte(1));
+  Ring ring(true);
+  ring.sender = RingSender(ring.memory, 0, nullptr, StreamingPolicy::calibrate, &core);
+  for (uint64_t i = 0; i < 100; ++i) {
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(ring), 0);
+  }
+}
+
+/// How many of 16 payloads are shorter than kLeastWholeRound.
+constexpr unsigned kShortOnes[] = {0, 15, 16};
+
+/// Both sides agree also when payloads start over, and where the endpoint uses many rings at times.
+TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts) * std::size(kShortOnes)) {
+  RecentRings rings;
+  Ring ring(true, kStarts[_i / std::size(kShortOnes)]);
+  ring.sender = RingSender(ring.memory, kStarts[_i / std::size(kShortOnes)], nullptr,
+                           StreamingPolicy::calibrate, nullptr, &rings);
+  const unsigned short_ones = kShortOnes[_i % std::size(kShortOnes)];
+  const auto length_at = [short_ones](uint64_t number) {
+    const size_t length = length_of(number, true);
+    return number % 16 < short_ones ? length % kLeastWholeRound : length;
+  };
+  const char others[kFewRings] = {};
+  std::vector<std::byte> payload(kMaxEager);
+  const uint32_t most = short_ones == 16 ? 5 : 70;  // at a time
+  uint64_t pushed = 0, taken = 0, over = 0;
+  uint32_t random = 1;
+  const auto draw = [&random] { return (random = random * 1664525 + 1013904223) >> 16; };
+  const std::byte* last = nullptr;
+  while (taken < 20'000) {
+    const bool many = draw() % 2;
+    for (uint32_t burst = draw() % most; burst > 0; --burst) {
+      const size_t length = length_at(pushed);
+      std::fill_n(payload.begin(), length, byte_of(pushed));
+      for (size_t i = 0; many && i < kFewRings; ++i)
+        rings.of_short.add(&others[i]), rings.of_others.add(&others[i]);
+      if (!ring.push(pushed, payload.data(), length)) break;
+      ++pushed;
+    }
+    for (uint32_t burst = draw() % (2 * most); burst > 0 && taken < pushed; --burst, ++taken) {
+      RingEntry entry;
+      ck_assert(ring.receiver.next(entry));
+      ck_assert_uint_eq(number_of(entry), taken);
+      ck_assert_uint_eq(entry.length, length_at(taken));
+      ck_assert(erdma::test::all_equal(entry.payload, entry.length, byte_of(taken)));
+      if (entry.length > kSlotPayload) over += entry.payload < std::exchange(last, entry.payload);
+      if (ring.receiver.advance()) ring.receiver.publish();
+    }
+    if (draw() % 2 && ring.receiver.unpublished()) ring.receiver.publish();
+  }
+  ck_assert_uint_gt(over, 10);
+}
+
+}  // namespace
