@@ -143,22 +143,31 @@ TEST(short_payloads_behind_a_longer_one_go_on_to_the_end_of_the_ring, 2) {
 }
 
 /// What starts over leaves all of the byte ring as room, so it does not while anything is there.
-TEST(short_payloads_start_over_in_an_empty_ring_only, 2) {
+/// The sequence numbers may have come round to 0.
+TEST(short_payloads_start_over_in_an_empty_ring_only, 4) {
+  constexpr uint32_t kRound = kFirstRound / kLeastWholeRound;
+  const uint32_t left = _i % 2;  // in the ring
   const std::vector<std::byte> payload(kLeastWholeRound - 1, std::byte(1));
-  const auto length = uint32_t(payload.size());
-  Ring ring(true);
-  for (uint32_t i = 0; i < kFirstRound / kLeastWholeRound; ++i)
-    ck_assert(ring.push(i, payload.data(), length));
-  for (uint32_t i = _i; i < kFirstRound / kLeastWholeRound; ++i) (void)take_placed(ring);
-  ck_assert(ring.push(0, payload.data(), length));
-  while (_i && ring.receiver.taken() < kFirstRound / kLeastWholeRound) (void)take_placed(ring);
-  ck_assert_uint_eq(take_placed(ring), _i ? kFirstRound : 0);
-  ck_assert(ring.push(0, payload.data(), length));
-  ck_assert(ring.sender.room_for_bytes(kByteRing - 2 * kLeastWholeRound - kMaxEager));
+  Ring ring(true, _i / 2 ? -kRound : 0);
+  for (uint32_t i = 0; i < kRound; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
+  for (uint32_t i = left; i < kRound; ++i) (void)take_placed(ring);
+  ck_assert(ring.push(0, payload.data(), payload.size()));
+  if (!left) ck_assert(ring.sender.room_for_bytes(kByteRing - kLeastWholeRound - kMaxEager));
+  for (uint32_t i = 0; i < left; ++i) (void)take_placed(ring);
+  ck_assert_uint_eq(take_placed(ring), left ? kFirstRound : 0);
+}
+
+/// Nothing was taken, and the sender must know that without asking.
+TEST(a_sender_whose_numbers_come_round_does_not_take_its_ring_for_empty) {
+  constexpr uint32_t kRound = kFirstRound / kLeastWholeRound;
+  const std::vector<std::byte> payload(kLeastWholeRound - 1, std::byte(1));
+  Ring ring(true, -kRound);
+  for (uint32_t i = 0; i <= kRound; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
+  for (uint32_t i = 0; i <= kRound; ++i) ck_assert_uint_eq(take_placed(ring), i * kLeastWholeRound);
 }
 
 /// The receiver lags behind.
-TEST(short_payloads_fill_the_byte_ring) {
+TEST(short_payloads_fill_all_slots) {
   constexpr uint32_t kLength = kLeastWholeRound - 1;
   const std::vector<std::byte> payload(kLength, std::byte(1));
   Ring ring(true);
@@ -186,9 +195,12 @@ TEST(only_payloads_that_were_sent_count_as_uses_of_a_ring, 2) {
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   ck_assert(ring.push(0, payload.data(), kSlotPayload));
   ck_assert_uint_eq(counted.links_with(&other), 1);
-  while (ring.push(0, payload.data(), length)) continue;
+  ck_assert(ring.push(0, payload.data(), length));
   ck_assert_uint_eq(counted.links_with(&other), 2);
   ck_assert_uint_eq(not_counted.links_with(&other), 1);
+  for (uint32_t more = kMaxEager; more > kSlotPayload; more /= 2)
+    while (ring.push(0, payload.data(), more)) continue;
+  ck_assert(ring.sender.room_for(1));
   for (size_t i = 0; i < RecentLinks::kLast; ++i) counted.add(&other);
   ck_assert(!ring.push(0, payload.data(), length));
   ck_assert_uint_eq(counted.links_with(&other), 1);

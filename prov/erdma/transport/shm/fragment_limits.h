@@ -34,8 +34,8 @@ class FragmentLimits {
   }
 
   /// Where each process has a core, too: one call is likely to be faster than two copies between
-  /// cores, as it takes at most kClearly as long as two in the caches of one core. May measure. For
-  /// peers that CMA may access.
+  /// cores, as it takes at most kClearly times as long as two in the caches of one core. May
+  /// measure. For peers that CMA may access.
   bool calls_are_fast() noexcept { return call_per_copies() <= kClearly; }
 
   /// What is measured: so many bytes, so often. The fastest try counts, because the thread may

@@ -140,6 +140,8 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
   } else {
     hmem::for_each_part(payload, count, 0, length,
                         [to](const std::byte* part, size_t done, size_t bytes) {
+                          if (bytes > kLongPayload)
+                            return hmem::copy_payload(to + done, part, bytes);
                           copy_to_owned(to + done, part, uint32_t(bytes));
                         });
   }

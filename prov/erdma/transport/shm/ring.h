@@ -66,8 +66,9 @@ inline constexpr uint32_t kPrefetchAhead = 8;
 inline constexpr uint32_t kPublishBytes = kByteRing / 16;
 /// Payloads go on to lines that were not used for a while: to write lines that are still in the
 /// receiver's L1 cache is slow, and to learn that the ring is empty the sender would have to fetch
-/// another line. Shorter ones than this need few lines, and go round in kFirstRound, or in a page
-/// if the endpoint uses more than a few rings at a time. Where sender and receiver take turns on a
+/// another line. Shorter ones than this need few lines: while there are no others, they go round in
+/// kFirstRound, or in a page if the endpoint uses more than a few rings at a time, unless the
+/// receiver lags behind there. Where sender and receiver take turns on a
 /// core, all payloads restart at the beginning whenever everything before them was consumed.
 inline constexpr uint32_t kLeastWholeRound = 1024;
 /// A sender of longer payloads cycles through the whole byte ring in the end: a line that has left
@@ -118,7 +119,8 @@ class SlotSender {
       : x_memory(memory),
         x_mask(memory.count() - 1),
         x_head(start),
-        x_limit(start + memory.count()) {
+        x_limit(start + memory.count()),
+        x_seen(start) {
     x_memory.bytes = nullptr;
   }
 
