@@ -175,7 +175,11 @@ if [[ $rdma = -erdma ]]; then
 fi
 
 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-command="export PATH=$path HOME=/root ERDMA_VM_MODULES=$(printf %q "$built"); ulimit -l unlimited; cd $(printf %q "$PWD")
+# Checks that run as other users get to the script's files also if these lie in root's home, as the guest sees it.
+folders=() folder=$(dirname "$script")
+while [[ $folder != / ]]; do folders+=("$folder"); folder=$(dirname "$folder"); done
+command="chmod o+x $(printf '%q ' "${folders[@]}")
+export PATH=$path HOME=/root ERDMA_VM_MODULES=$(printf %q "$built"); ulimit -l unlimited; cd $(printf %q "$PWD")
 exec $(printf '%q ' bash "$script" "$@")"
 share=()
 [[ -z $out ]] || share=(-fsdev "local,id=o,path=$out,security_model=none"
