@@ -124,7 +124,7 @@ void warm(Pair& pair, Link& link, uint64_t& sent) {
   constexpr size_t kPart = 8192;
   const std::vector<char> part(kPart);
   const iovec iov{const_cast<char*>(part.data()), kPart};
-  for (size_t bytes = 0; bytes < transport::shm::kByteRing;) {
+  for (size_t bytes = 0; bytes < transport::shm::kWarm;) {
     if (link.send(numbered(sent), &iov, 1, kPart, SendHint::none) == 0) ++sent, bytes += kPart;
     pair.poll();
   }
@@ -133,6 +133,32 @@ void warm(Pair& pair, Link& link, uint64_t& sent) {
 
 bool may_read(transport::shm::ShmLink& link) {
   return link.direct().peer().read.permission == transport::shm::Permission::allowed;
+}
+
+/// Packets on new pages would look slow, and the rendezvous that follow would keep them new.
+TEST(a_message_that_reaches_new_pages_is_not_timed) {
+  constexpr size_t kLength = 40'000, kPart = 8192;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  uint64_t sent = make_hot(pair);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  own_core(link);
+  warm(pair, link, sent);
+  const std::vector<char> part(kPart);
+  const iovec iov{const_cast<char*>(part.data()), kPart};
+  auto& timer = link.context().fragments;
+  unsigned timed = 0, untimed = 0;
+  for (size_t bytes = 0; bytes < 2 * transport::shm::kByteRing; bytes += kPart, ++sent) {
+    ck_assert_int_eq(link.send(numbered(sent), &iov, 1, kPart, SendHint::none), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent + 1; }));
+    const bool is_new = link.out().hot_ring()->reaches_new_pages(kLength);
+    const bool packets = link.prefers_packets(kLength, true);
+    if (!packets) continue;
+    if (is_new) ck_assert(!timer.times(&link)), ++untimed;
+    if (!is_new) timed += timer.times(&link);
+  }
+  ck_assert_uint_gt(untimed, transport::shm::WayChoice::kTimedEvery);
+  if (may_read(link)) ck_assert_uint_gt(timed, 0);
 }
 
 struct TrialCase {

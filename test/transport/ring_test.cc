@@ -80,7 +80,7 @@ TEST(a_full_byte_ring_refuses_and_goes_on_once_there_is_room) {
   Ring ring(true);
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   uint64_t count = 0;
-  while (count < 100 && ring.push(count, payload.data(), kMaxEager)) ++count;
+  while (count < kHotSlots && ring.push(count, payload.data(), kMaxEager)) ++count;
   ck_assert_uint_eq(count, kPayloadEnd / kMaxEager);
   ck_assert(ring.push(count));  // a short payload still fits
   take_one(ring, 0, kMaxEager);

@@ -162,7 +162,7 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
     if (segment.error() == -FI_EINVAL) return false;
     // Without memory for a hot ring the cold one stays in use.
     if (!segment) return (void)send_control(connection.socket, ControlType::no_hot_ring), true;
-    segment->close_fd();
+    segment->close_fd_unless_needed();
     mail.type = Mail::Type::hot_ring;
     mail.segment = std::move(*segment);
   } else if (control.type != ControlType::promote) {

@@ -197,8 +197,9 @@ void InChannel::put_off_promotion() noexcept {
 int InChannel::grant_hot() noexcept {
   std::unique_ptr<Hot> hot(new (std::nothrow) Hot);
   if (!hot) return -FI_ENOMEM;
-  auto segment = Memfd::create("erdma-hot", kHotSegmentBytes, kHotSegmentBytes);
+  auto segment = Memfd::create("erdma-hot", kHotSegmentBytes, kHotBackedBytes);
   if (!segment) return segment.error();
+  if (const int rc = segment->back(kHotSegmentBytes - kShmPage, kShmPage)) return rc;
   const int fd = segment->fd();
   if (const int rc = send_control(x_connection->socket, ControlType::hot_ring, 0, &fd)) return rc;
   segment->close_fd();

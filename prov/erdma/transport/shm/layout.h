@@ -21,9 +21,12 @@ inline constexpr uint32_t kHotSlots = 256;
 inline constexpr uint32_t kColdSlots = 4;
 inline constexpr uint32_t kSlotBytes = 128;
 inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_t(kHeaderBytes);
-/// More than many second-level caches (512 KiB to 1 MiB; some have 2 MiB), so that lines leave them
-/// before they are written again: see kShortRound.
-inline constexpr uint32_t kByteRing = 1024 * 1024;
+/// As much as the largest second-level caches and more than most (512 KiB to 1 MiB), so that lines
+/// leave them before they are written again: see kShortRound.
+inline constexpr uint32_t kByteRing = 2 * 1024 * 1024;
+/// The part of it that has memory from the beginning. The sender gets the rest memory once payloads
+/// have gone round in this part for a while.
+inline constexpr uint32_t kBackedBytes = kByteRing / 2;
 inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it begins
 inline constexpr uint32_t kColdRings = 64;        ///< per chunk: one bit each in one word
 inline constexpr uint32_t kColdRingBytes = kColdSlots * kSlotBytes;
@@ -107,13 +110,18 @@ struct HotSegment {
   std::atomic<uint32_t> take_rate;  ///< see RingReceiver::publish_rate()
   alignas(kLinePair) std::atomic<uint32_t> waiting;
 };
-static_assert(sizeof(HotSegment) == size_t{1056} * 1024);
+static_assert(sizeof(HotSegment) == size_t{2080} * 1024);
 
 constexpr size_t whole_pages(size_t bytes) noexcept {
   return (bytes + kShmPage - 1) & ~(kShmPage - 1);
 }
 inline constexpr size_t kColdChunkBytes = whole_pages(sizeof(ColdChunk));
 inline constexpr size_t kHotSegmentBytes = whole_pages(sizeof(HotSegment));
+/// Of a hot segment only these bytes and the last page, with the control words, are backed at
+/// first. Then come so many others.
+inline constexpr size_t kHotBackedBytes = offsetof(HotSegment, bytes) + kBackedBytes;
+inline constexpr size_t kHotRestBytes = kHotSegmentBytes - kShmPage - kHotBackedBytes;
+static_assert(kHotBackedBytes % kShmPage == 0);
 
 /// Changes with any size or offset above; kWireVersion must then change, too (wire.h).
 constexpr uint64_t layout_fingerprint() noexcept {
@@ -122,6 +130,7 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             kColdSlots,
                             kColdRings,
                             kByteRing,
+                            kBackedBytes,
                             kPayloadEnd,
                             kMaxEager,
                             kRestart,

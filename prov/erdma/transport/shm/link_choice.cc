@@ -77,8 +77,12 @@ bool faster_in_packets(ShmLink& link, RingSender& ring, size_t length) noexcept 
   if (in_turns && length > FragmentChoice::kLongestOnlyInTurns && !timer.knows_calls())
     timer.begin(context.fragment_limits.calls_are_fast());
   const bool packets = timer.prefers_packets(&link, {length, in_turns}, alone);
-  if (packets && timer.times(&link) && ring.drained()) timer.watch(ring.consumed());
-  return packets;
+  if (!packets || !timer.times(&link)) return packets;
+  if (ring.reaches_new_pages(bytes_of(length)))
+    timer.forget(&link);  // not what packets take in the long run
+  else if (ring.drained())
+    timer.watch(ring.consumed());
+  return true;
 }
 
 }  // namespace

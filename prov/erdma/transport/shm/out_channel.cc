@@ -73,6 +73,7 @@ bool OutChannel::offer_hot(Memfd segment) noexcept {
   x_hot->ring = RingSender(RingMemory::hot(x_hot->segment.as<HotSegment>()), 0, &x_hot->copy,
                            x_context.options.streaming, &x_context.core, &x_context.payloads,
                            &x_counters.byte_ring_bytes);
+  x_hot->ring.limit_to_backed(*x_hot);
   x_switch = Switch::to_hot;
   x_ring = nullptr;
   return try_switch();

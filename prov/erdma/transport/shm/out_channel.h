@@ -108,10 +108,11 @@ class OutChannel {
 
  private:
   /// A hot ring at the peer, while it is granted.
-  struct Hot {
+  struct Hot final : RingBacking {
     Memfd segment;
     hmem::CopyChoice copy;
     RingSender ring;
+    bool back_rest() noexcept override { return !segment.back(kHotBackedBytes, kHotRestBytes); }
   };
   enum class Switch : uint8_t { none, to_hot, to_cold };  ///< a switch that is due
 

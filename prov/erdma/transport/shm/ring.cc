@@ -81,8 +81,7 @@ bool change_kind(std::atomic<uint64_t>& stamp, uint32_t sequence, Kind to) noexc
 bool SlotSender::push_retractable(const void* header, const iovec* payload, size_t count,
                                   size_t length, uint32_t& sequence) noexcept {
   if (!room_for((x_mask + 1) / 2)) return false;
-  if (length > kSlotPayload && !static_cast<RingSender*>(this)->room_for_bytes(kByteRing / 2))
-    return false;
+  if (length > kSlotPayload && !static_cast<RingSender*>(this)->half_is_free()) return false;
   if (!push(Kind::retractable, header, payload, count, length)) return false;
   sequence = x_head;
   return true;
@@ -145,11 +144,16 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
                           copy_to_owned(to + done, part, uint32_t(bytes));
                         });
   }
+  if (place)
+    x_round_end = x_byte_head, x_unused = at - x_byte_head;
+  else if ((at & (kByteRing - 1)) == 0)
+    x_unused = 0;  // all of the last restart was taken
   x_byte_head = after_payload(at, length);
   const bool is_short = length < kLeastWholeRound;
   if (x_rings) (is_short ? x_rings->of_short : x_rings->of_others).add(this);
   x_only_short = is_short && (x_only_short || (at & (kByteRing - 1)) == 0);
-  if (x_first_bytes < kByteRing && !is_short) x_first_bytes += length;
+  if (x_first_bytes < kWarm && !is_short) x_first_bytes += length;
+  x_written = std::max(x_written, (at & (kByteRing - 1)) + length);
   if (x_byte_ring_bytes) *x_byte_ring_bytes += length;
   return place;
 }
@@ -158,6 +162,8 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
 bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   if (offset == 0) return false;
+  if (offset + length > x_end) [[unlikely]]
+    return !goes_beyond_backed();
   if (x_core && x_core->shared()) return restarts_if_empty();
   if (length < kLeastWholeRound) return ends_short_round(offset) && restarts_if_empty();
   return ends_round(offset) && bytes_fit(restart_payload(x_byte_head), length);
@@ -191,14 +197,26 @@ bool RingSender::ends_round(uint32_t offset) noexcept {
   return offset - kShortRound < kMostStride && one_of_many(&RecentRings::of_others);
 }
 
+/// Counts that payloads reach the end of the backed part, also once for each cycle. False: the next
+/// one goes to the beginning even if it has to wait for room there.
+bool RingSender::goes_beyond_backed() noexcept {
+  if (!x_backing || (x_core && x_core->shared()) || one_of_many(&RecentRings::of_others))
+    return false;
+  const uint32_t end = restart_payload(x_byte_head);
+  if (std::exchange(x_counted, end) == end || ++x_ends < kRoundsEach) return false;
+  if (std::exchange(x_backing, nullptr)->back_rest()) x_end = x_round = kByteRing;
+  return x_end == kByteRing;
+}
+
 bool RingSender::bytes_fit(uint32_t at, uint32_t length) noexcept {
   const uint32_t end = after_payload(at, length);
   return end - x_byte_tail <= kByteRing || (refresh(), end - x_byte_tail <= kByteRing);
 }
 
-// A payload is not split at the end of the byte ring, so up to kMaxEager bytes stay unused there.
+// A payload is not split at the end, so up to kMaxEager bytes stay unused there.
 bool RingSender::room_for_bytes(uint32_t bytes) noexcept {
-  return bytes_fit(x_byte_head, bytes + kMaxEager);
+  const auto fit = [&] { return held_from(x_byte_tail) + bytes + kMaxEager <= x_end; };
+  return fit() || (refresh(), fit());
 }
 
 bool RingSender::moves() noexcept {

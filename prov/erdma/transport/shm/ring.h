@@ -63,7 +63,7 @@ inline constexpr uint32_t kMostStride = after_payload(0, kMaxEager);
 inline constexpr uint32_t kLongPayload = 4096;
 inline constexpr uint32_t kPrefetchAhead = 8;
 /// A receiver publishes the room of its byte ring at least this often.
-inline constexpr uint32_t kPublishBytes = kByteRing / 16;
+inline constexpr uint32_t kPublishBytes = kByteRing / 32;
 /// Payloads go on to lines that were not used for a while: to write lines that are still in the
 /// receiver's L1 cache is slow, and to learn that the ring is empty the sender would have to fetch
 /// another line. Shorter ones than this need few lines: while there are no others, they go round in
@@ -75,12 +75,14 @@ inline constexpr uint32_t kLeastWholeRound = 1024;
 /// the cache of the receiver's core is written in half the time. If the endpoint uses more than a
 /// few rings at a time, each cycles through this first part where its receiver keeps up, so that
 /// more of them fit into the cache that the cores share.
-inline constexpr uint32_t kShortRound = kByteRing / 4;
+inline constexpr uint32_t kShortRound = kByteRing / 8;
 inline constexpr size_t kFewRings = 2;
 /// The first cycles are shorter, because writing a page for the first time takes as long as a few
 /// messages: after kRoundsEach of one length they become twice as long.
-inline constexpr uint32_t kFirstRound = kByteRing / 16;
+inline constexpr uint32_t kFirstRound = kByteRing / 32;
 inline constexpr unsigned kRoundsEach = 4;
+/// From so many bytes of longer payloads on, few of the next ones lie on a new page.
+inline constexpr uint32_t kWarm = 16 * kFirstRound;
 
 /// Fetches a line in order to write it. Without -mprfchw, __builtin_prefetch(p, 1) fetches a copy
 /// for reading, and the write must then ask the other core again.
@@ -189,6 +191,16 @@ class SlotSender {
   }
 };
 
+/// Owns the memory of a byte ring of which only kBackedBytes are backed.
+class RingBacking {
+ public:
+  /// Gives the rest memory. False: there is none.
+  virtual bool back_rest() noexcept = 0;
+
+ protected:
+  ~RingBacking() = default;
+};
+
 /// The sending end of a ring that may have a byte ring.
 class RingSender final : public SlotSender {
  public:
@@ -209,18 +221,32 @@ class RingSender final : public SlotSender {
     x_memory.bytes = memory.bytes;
   }
 
+  /// No payload lies behind kBackedBytes before `backing`, which must outlive this object, gave the
+  /// rest memory.
+  void limit_to_backed(RingBacking& backing) noexcept {
+    x_backing = &backing;
+    x_end = kBackedBytes;
+  }
   /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
   /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
+  /// The same for half of the byte ring.
+  bool half_is_free() noexcept { return room_for_bytes(x_end / 2); }
   /// True if more than so many entries, with more than so many bytes of the byte ring, were not
-  /// taken, as far as the receiver has published. Bytes that a round left unused count.
+  /// taken, as far as the receiver has published. Those that the last round left unused do not
+  /// count.
   bool holds_over(uint32_t entries, uint32_t bytes) const noexcept {
     const uint64_t seen = consumed();
     const uint32_t tail = seen == x_seen ? x_byte_tail : uint32_t(seen >> 32);  // as refresh()
-    return pushed() - uint32_t(seen) > entries && x_byte_head - tail > bytes;
+    return pushed() - uint32_t(seen) > entries && held_from(tail) > bytes;
   }
   /// True if most payloads of the next cycles lie on pages that were written before.
-  bool warm() const noexcept { return x_first_bytes >= kByteRing; }
+  bool warm() const noexcept { return x_first_bytes >= kWarm; }
+  /// Some of the next so many bytes may lie on pages that were not written before, which takes
+  /// several times as long.
+  bool reaches_new_pages(uint32_t bytes) const noexcept {
+    return (x_byte_head & (kByteRing - 1)) + bytes > x_written;
+  }
   /// Call if there was no room just now. False: the receiver has consumed nothing
   /// during the last kPatience calls, so it is busy with something else.
   bool moves() noexcept;
@@ -235,18 +261,30 @@ class RingSender final : public SlotSender {
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
   bool ends_round(uint32_t offset) noexcept;
+  bool goes_beyond_backed() noexcept;
   bool ends_short_round(uint32_t offset) const noexcept;
   bool restarts_if_empty() noexcept;
   bool one_of_many(RecentLinks RecentRings::*which) const noexcept {
     return x_rings && (x_rings->*which).links_with(this) > kFewRings;
   }
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
+  /// Bytes that hold payloads, from the first one that was not taken.
+  uint32_t held_from(uint32_t tail) const noexcept {
+    const uint32_t all = x_byte_head - tail;
+    return x_byte_head - x_round_end <= all ? all - x_unused : all;
+  }
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
 
   uint32_t x_byte_head = 0;
-  uint32_t x_byte_tail = 0;    ///< as published by the receiver
-  bool x_only_short = true;    ///< all payloads since the beginning of the ring were
-  uint32_t x_first_bytes = 0;  ///< put into the byte ring; counts to its size
+  uint32_t x_round_end = 0;          ///< where the last payload before a restart ended
+  uint32_t x_unused = 0;             ///< bytes from there to the beginning
+  uint32_t x_end = kByteRing;        ///< of the part that has memory
+  RingBacking* x_backing = nullptr;  ///< null: there is no more memory to ask for
+  unsigned x_ends = 0;               ///< cycles that reached the end of the backed part
+  uint32_t x_byte_tail = 0;          ///< as published by the receiver
+  bool x_only_short = true;          ///< all payloads since the beginning of the ring were
+  uint32_t x_first_bytes = 0;        ///< put into the byte ring; counts to kWarm
+  uint32_t x_written = 0;            ///< from the beginning of the byte ring: was written once
   uint32_t x_round = kFirstRound;
   unsigned x_rounds = 0;   ///< of this length
   uint32_t x_counted = 0;  ///< end of the cycle whose round was counted last

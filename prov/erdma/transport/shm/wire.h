@@ -20,10 +20,10 @@ namespace erdma::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x416d6465;
 /// Version of this transport: of these messages, the rings and the pages of large transfers.
-inline constexpr uint8_t kWireVersion = 17;
+inline constexpr uint8_t kWireVersion = 18;
 inline constexpr uint16_t kByteOrder = 0x0102;
 /// A change of the layout needs a higher version and the new fingerprint here.
-static_assert(layout_fingerprint() == 0xc4bccef2d5809b69, "kWireVersion must change, too");
+static_assert(layout_fingerprint() == 0x3ddee2770b01de6b, "kWireVersion must change, too");
 /// Differs between builds that would misread each other's memory although the version is the same.
 inline constexpr uint32_t kGeometry =
     uint32_t(layout_fingerprint() ^ layout_fingerprint() >> 32 ^ kBulkBytes);
