@@ -44,7 +44,7 @@ struct Memory final : BulkMemory {
   bool calls_are_fast() noexcept override { return ++measured, fast; }
   bool both_ways = false, streams = false, fast = false;
   unsigned measured = 0;  ///< questions whether calls are fast
-  bool bounce_affordable() const noexcept override { return affordable; }
+  uint32_t affordable_slots() const noexcept override { return affordable ? slots : 0; }
   /// The gate of a shared region, with a number of permitted accesses.
   uint64_t revocations_seen() const noexcept override { return heard; }
   bool enter(uint64_t at_begin) noexcept override {
@@ -55,9 +55,14 @@ struct Memory final : BulkMemory {
   int permitted = INT_MAX, asked = 0;
   uint64_t heard = 0;
   bool inside = false;
-  bool affordable = false;  ///< false: CMA does all that it permits
-  int back_bounce() noexcept override {
+  bool affordable = false;        ///< false: CMA does all that it permits
+  uint32_t slots = kBounceSlots;  ///< that are affordable, if any are
+  size_t most = kBounceSlots;     ///< for which there is memory
+  uint32_t backed = 0;
+  int back_bounce(uint32_t count) noexcept override {
     ++calls;
+    if (count > most) return -FI_ENOMEM;
+    if (status == 0) backed = count;
     return status;
   }
 };
@@ -172,7 +177,7 @@ struct Channel {
             mmap(nullptr, kBulkBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
         in(shared, memory, calls, reader, options, in_core, in_counters, clock),
         out(calls, writer, out_core, out_counters) {
-    memory.affordable = ways == Ways::chosen;
+    memory.affordable = ways == Ways::chosen || ways == Ways::bounce;
     if (attached) out.attach(shared);
   }
   ~Channel() {

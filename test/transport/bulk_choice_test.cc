@@ -225,8 +225,62 @@ TEST(copy_is_chosen_no_more_once_its_memory_was_refused) {
   assert_done_once(channel.sink, 1, 0);
   assert_done_once(channel.sink, 2, 0);
   ck_assert(first.arrived() && second.arrived());
-  ck_assert_int_eq(channel.memory.calls, 1);
+  ck_assert_int_eq(channel.memory.calls, 2);  // for all slots, and for a few
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
+}
+
+struct SlotsCase {
+  bool shared_core;
+  uint32_t affordable;
+  size_t most;  ///< slots for which there is memory
+  uint32_t used;
+};
+constexpr SlotsCase kSlotsCases[] = {
+    {false, kBounceSlots, kBounceSlots, kBounceSlots},
+    {true, kBounceSlots, kBounceSlots, kFewBounceSlots},
+    {false, kFewBounceSlots, kBounceSlots, kFewBounceSlots},
+    {false, 0, kBounceSlots, kFewBounceSlots},  // there is no other way
+    {false, kBounceSlots, kFewBounceSlots, kFewBounceSlots},
+};
+
+/// Many slots keep the lines that are written next out of the receiver's cache.
+TEST(copies_use_all_slots_where_each_process_has_a_core_and_memory, std::size(kSlotsCases)) {
+  const SlotsCase& c = kSlotsCases[_i];
+  Channel channel(Ways::bounce);
+  if (c.shared_core) share(channel.in_core);
+  channel.memory.slots = c.affordable;
+  channel.memory.most = c.most;
+  for (uint64_t token = 1; token <= 2; ++token) {
+    Message message(channel, 3 * kMiB + 12345, token);
+    channel.run();
+    assert_done_once(channel.sink, token, 0);
+    ck_assert(message.arrived());
+    ck_assert_uint_eq(channel.memory.backed, c.used);
+  }
+  const int refused = c.most < kBounceSlots;
+  ck_assert_int_eq(channel.memory.calls, 1 + refused);  // what was refused is not asked again
+}
+
+/// A transfer begins behind the one before, unless few slots are used.
+TEST(transfers_go_round_in_the_slots, 2) {
+  Channel channel(Ways::bounce);
+  if (_i) channel.memory.slots = kFewBounceSlots;
+  constexpr size_t kLength = 512 * kKiB;
+  uint32_t pieces = 0;
+  for (uint64_t left = kLength; left > 0; ++pieces) left -= piece_bytes(pieces, left);
+  for (uint32_t token = 0; token < 2 * kBounceSlots / pieces; ++token) {
+    Message message(channel, kLength, token);
+    TicketState state;
+    while ((state = unpack_state(channel.page().ticket[0].state)).mode != Mode::bounce) {
+      channel.in.poll(channel.sink);
+      if (token == 0) channel.out.poll();  // it announces that it cannot write
+    }
+    ck_assert_uint_eq(state.all_slots, !_i);
+    ck_assert_uint_eq(state.first_slot, _i ? 0 : token * pieces % kBounceSlots);
+    channel.run();
+    assert_done_once(channel.sink, token, 0);
+    ck_assert(message.arrived());
+  }
 }
 
 /// Transfers before the first that is copied.
@@ -242,6 +296,7 @@ TEST(paths_are_measured_on_what_is_sent) {
     ck_assert(message.arrived());
   }
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
+  ck_assert_uint_eq(channel.memory.backed, kFewBounceSlots);  // the others would cost page faults
 }
 
 /// Sends messages of 4 MiB, whose calls take this time each, until copies have been tried; a trial

@@ -437,7 +437,9 @@ void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) 
   words[which]->store(word(), relaxed);
   if (random() % 2 == 0)
     page.ticket[ticket].state.store(
-        pack(TicketState{uint32_t(random()), Mode(random() % 7), Streaming::none}), relaxed);
+        pack(TicketState{uint32_t(random()), Mode(random() % 7), Streaming::none, random() % 2 == 0,
+                         uint8_t(random())}),
+        relaxed);
 }
 
 TEST(receiver_survives_a_sender_that_writes_nonsense, 10 * int(std::size(kWays))) {

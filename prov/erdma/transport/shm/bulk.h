@@ -17,7 +17,12 @@ namespace erdma::transport::shm {
 
 inline constexpr size_t kBulkControlBytes = 4096;
 inline constexpr size_t kBounceSlotBytes = size_t{32} * 1024;
-inline constexpr size_t kBounceSlots = 16;
+/// More than most second-level caches, as in a byte ring: a core writes lines that have left the
+/// other core's cache two to four times as fast as those that are still there.
+inline constexpr uint32_t kBounceSlots = 64;
+/// Where processes share a core, and so its caches, so many are used; likewise by a channel beyond
+/// the first few of an endpoint, and by copies on trial.
+inline constexpr uint32_t kFewBounceSlots = 16;
 /// Size of the memory shared for one channel: the control page, then the bounce slots. The slots
 /// get physical memory only when they are first needed (BulkMemory::back_bounce).
 inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceSlotBytes;
@@ -25,11 +30,12 @@ inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceS
 /// What a bulk channel asks of the BulkOperations that owns its memory.
 class BulkMemory {
  public:
-  /// Gives the slots physical memory. 0, -FI_EAGAIN (there is none now) or another negative errno.
-  virtual int back_bounce() noexcept = 0;
-  /// True if transfers may use the slots because copying may be faster than CMA. False once too
-  /// many channels have backed slots: then only transfers that have no other way use them.
-  virtual bool bounce_affordable() const noexcept = 0;
+  /// Gives so many slots physical memory. 0, -FI_EAGAIN (there is none now) or another negative
+  /// errno.
+  virtual int back_bounce(uint32_t slots) noexcept = 0;
+  /// How many slots transfers may use by choice: 0, kFewBounceSlots or kBounceSlots. Fewer once
+  /// many channels have backed slots: then only transfers that have no other way use some.
+  virtual uint32_t affordable_slots() const noexcept = 0;
   /// The sender gave up the channel, perhaps before it attached: nothing that it shared is valid.
   virtual bool sender_left() const noexcept = 0;
   /// This side shares memory with the sender, too: large messages go both ways.

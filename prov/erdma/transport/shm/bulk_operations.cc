@@ -17,7 +17,8 @@ namespace {
 constexpr uint64_t kPassPause = util::kMillisecond;
 /// How long this process may lack the descriptor or the memory for large transfers.
 constexpr uint64_t kLackPatience = 5'000 * util::kMillisecond;
-constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
+/// Inbound channels of one endpoint that have slots by choice; of these, that may use all: 14 MiB.
+constexpr unsigned kBouncesByChoice = 16, kWholeBounces = 4;
 
 /// Peers and other threads may give back what lacks. Without it, each message of the peer fails.
 int await_room(LinkContext& context, int error) noexcept {
@@ -63,7 +64,8 @@ BulkOperations::BulkOperations(LinkContext& context, InChannel& channel, Memfd m
                   channel.link().out().counters(), context.clock) {}
 
 BulkOperations::~BulkOperations() {
-  if (x_has_bounce) --x_context.bounces;
+  if (x_slots > 0) --x_context.bounces;
+  if (x_slots == kBounceSlots) --x_context.whole_bounces;
 }
 
 template <typename Start>
@@ -141,18 +143,22 @@ void BulkOperations::on_done(uint64_t token, int status) noexcept {
     x_sink->on_done(done.token, status);
 }
 
-int BulkOperations::back_bounce() noexcept {
+int BulkOperations::back_bounce(uint32_t slots) noexcept {
   if (x_context.clock.now() < x_context.next_pass) return x_context.try_later();
-  const int rc = x_segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
+  const size_t backed = x_slots * kBounceSlotBytes;
+  const int rc = x_segment.back(kBulkControlBytes + backed, slots * kBounceSlotBytes - backed);
   if (rc) return await_room(x_context, rc);
   x_context.lacks_since = 0;
-  x_has_bounce = true;
-  ++x_context.bounces;
+  if (x_slots == 0) ++x_context.bounces;
+  if (slots == kBounceSlots) ++x_context.whole_bounces;
+  x_slots = slots;
   return 0;
 }
 
-bool BulkOperations::bounce_affordable() const noexcept {
-  return x_has_bounce || x_context.bounces < kBouncesByChoice;
+uint32_t BulkOperations::affordable_slots() const noexcept {
+  if (x_slots == 0 && x_context.bounces >= kBouncesByChoice) return 0;
+  const bool whole = x_slots == kBounceSlots || x_context.whole_bounces < kWholeBounces;
+  return whole ? kBounceSlots : kFewBounceSlots;
 }
 
 bool BulkOperations::sender_left() const noexcept {

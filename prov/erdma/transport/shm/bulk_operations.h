@@ -57,8 +57,8 @@ class BulkOperations final : private BulkMemory, private NullSink {
   template <typename Start>
   int begin(const Moving& what, Start&& start) noexcept;
 
-  int back_bounce() noexcept override;
-  bool bounce_affordable() const noexcept override;
+  int back_bounce(uint32_t slots) noexcept override;
+  uint32_t affordable_slots() const noexcept override;
   bool sender_left() const noexcept override;
   bool shares_back() const noexcept override;
   bool streams_back() const noexcept override;
@@ -71,7 +71,7 @@ class BulkOperations final : private BulkMemory, private NullSink {
 
   LinkContext& x_context;
   InChannel& x_channel;
-  bool x_has_bounce = false;
+  uint32_t x_slots = 0;  ///< that have memory
   uint32_t x_polls = 0;  ///< LinkContext::polls when x_at_once began to count
   size_t x_at_once = 0;  ///< bytes of longer reads at once since that poll
   Memfd x_segment;

@@ -262,11 +262,11 @@ void BulkOut::stop_at(size_t ticket, uint32_t index, CmaCall call, int error) no
 
 /// Reads the receiver's word only when all slots seem full.
 bool BulkOut::slot_free(Joined& joined) const noexcept {
-  if (joined.piece - joined.consumed < kBounceSlots) return true;
+  if (joined.piece - joined.consumed < joined.state.slots()) return true;
   const Tally tally = unpack_tally(load_acquire(x_page->consumed));
   if (tally.generation == joined.state.generation) joined.consumed = tally.count;
   // an invalid value wraps, which means none is free
-  return joined.piece - joined.consumed < kBounceSlots;
+  return joined.piece - joined.consumed < joined.state.slots();
 }
 
 int BulkOut::fill_slots(size_t ticket, const SharedMemory& shared, Budget& budget) noexcept {
@@ -275,7 +275,7 @@ int BulkOut::fill_slots(size_t ticket, const SharedMemory& shared, Budget& budge
   int steps = 0;
   while (joined.offset < joined.range.length() && budget.pieces > 0 && slot_free(joined)) {
     const size_t bytes = piece_bytes(joined.piece, joined.range.length() - joined.offset);
-    copy_in(bounce_slot(x_memory, joined.piece), shared.iov, shared.count,
+    copy_in(bounce_slot(x_memory, joined.state, joined.piece), shared.iov, shared.count,
             joined.base + joined.range.begin + joined.offset, bytes, copy);
     joined.offset += bytes;
     x_counters.bounce_out_bytes += bytes;

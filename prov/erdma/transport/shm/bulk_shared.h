@@ -53,12 +53,18 @@ struct TicketState {
   uint32_t generation = 0;
   Mode mode = Mode::none;
   Streaming streaming = Streaming::none;
+  bool all_slots = false;  ///< bounce: kBounceSlots are used; else kFewBounceSlots
+  uint8_t first_slot = 0;  ///< bounce: where the first piece lies
+
+  constexpr uint32_t slots() const noexcept { return all_slots ? kBounceSlots : kFewBounceSlots; }
 };
 inline constexpr uint64_t pack(TicketState state) noexcept {
-  return uint64_t(state.generation) << 32 | uint64_t(state.mode) << 8 | uint64_t(state.streaming);
+  return uint64_t(state.generation) << 32 | uint64_t(state.first_slot) << 24 |
+         uint64_t(state.all_slots) << 16 | uint64_t(state.mode) << 8 | uint64_t(state.streaming);
 }
 inline constexpr TicketState unpack_state(uint64_t word) noexcept {
-  return {uint32_t(word >> 32), Mode(uint8_t(word >> 8)), Streaming(uint8_t(word))};
+  return {uint32_t(word >> 32), Mode(uint8_t(word >> 8)), Streaming(uint8_t(word)),
+          (word >> 16 & 1) != 0, uint8_t(word >> 24)};
 }
 
 /// Chunks claimed in one generation. The receiver claims from the front and the sender from the
@@ -163,9 +169,10 @@ static_assert(sizeof(BulkShared) <= kBulkControlBytes);
 inline BulkShared& shared_page(void* memory) noexcept {
   return *static_cast<BulkShared*>(memory);
 }
-inline std::byte* bounce_slot(void* memory, uint32_t piece) noexcept {
+/// Within the slots, whatever the peer wrote into `state`.
+inline std::byte* bounce_slot(void* memory, TicketState state, uint32_t piece) noexcept {
   return static_cast<std::byte*>(memory) + kBulkControlBytes +
-         (piece % kBounceSlots) * kBounceSlotBytes;
+         (state.first_slot + piece) % state.slots() * kBounceSlotBytes;
 }
 
 /// Length of one piece of a bounce generation. The first pieces are shorter so that the receiver

@@ -162,11 +162,26 @@ Mode BulkTransfers::next_mode(const Transfer& transfer, WriteState write_state) 
   return writes ? Mode::write_only : Mode::none;
 }
 
-int BulkTransfers::back_slots() noexcept {
-  if (x_backed) return 0;
-  const int status = x_backing.back_bounce();
-  x_backed = status == 0;
-  return status;
+/// Chooses the slots for a generation, and gives them memory. 0, or why there is none.
+int BulkTransfers::choose_slots(Transfer& transfer, bool on_trial) noexcept {
+  const bool all =
+      !x_few_only && !on_trial && !x_core.shared() && x_backing.affordable_slots() == kBounceSlots;
+  uint32_t slots = all ? kBounceSlots : kFewBounceSlots;
+  while (x_backed < slots) {
+    const int status = x_backing.back_bounce(slots);
+    if (status == 0) {
+      x_backed = slots;
+    } else if (slots == kBounceSlots) {
+      x_few_only = true;
+      slots = kFewBounceSlots;
+    } else {
+      return status;
+    }
+  }
+  transfer.all_slots = slots == kBounceSlots;
+  // The first time, each slot costs page faults.
+  if (transfer.all_slots && x_slots_used < kBounceSlots) transfer.comparable = false;
+  return 0;
 }
 
 /// True if this transfer may use the slots although CMA could move it. A sender that has not yet
@@ -176,7 +191,7 @@ bool BulkTransfers::may_choose_copy(const Transfer& transfer,
                                     WriteState write_state) const noexcept {
   return !transfer.copy_off && !x_core.shared() && write_state != WriteState::unasked &&
          !x_unaffordable && transfer.call == CmaCall::read && transfer.remote.index != kUnhelped &&
-         x_backing.bounce_affordable() && write_state != WriteState::unknown;
+         x_backing.affordable_slots() > 0 && write_state != WriteState::unknown;
 }
 
 /// `mode` is what CMA permits on entry; it becomes Mode::bounce if the bytes shall be copied.
@@ -192,14 +207,15 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   PathChoice& choice = x_choices[transfer.both_ways];
   const bool in_stream = transfer.both_ways && transfer.follows;
   const bool fast = may_call(transfer) && now.copy && (in_stream || choice.trial_is_due(length)) &&
-                    length > PathChoice::never_copied(x_backed) && x_backing.calls_are_fast();
+                    length > PathChoice::never_copied(x_backed > 0) && x_backing.calls_are_fast();
   // Amid calls both ways, the time of a copy tells nothing of what it costs the other core.
   const bool copy = !cma || (now.copy && !(fast && in_stream));
   transfer.comparable = copy;
   transfer.chosen_for = length;
-  transfer.path = choice.choose(length, {cma, copy, x_backed, !transfer.tried, fast});
+  transfer.path = choice.choose(length, {cma, copy, x_backed > 0, !transfer.tried, fast});
   if (!copies(transfer.path)) return 0;
-  const int status = back_slots();
+  const bool on_trial = cma && choice.tries(length);
+  const int status = choose_slots(transfer, on_trial);
   if (status != 0) {
     x_unaffordable = true;
     transfer.path = Path::cma;
@@ -207,7 +223,7 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   }
   mode = Mode::bounce;
   x_bouncing = &transfer;
-  if (cma && length > kTriedWhole && choice.tries(length)) {
+  if (on_trial && length > kTriedWhole) {
     transfer.range.end = transfer.range.begin + kTrialBytes;
     transfer.tried = true;
   }
@@ -245,6 +261,11 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.timed = transfer.both_ways || transfer.remote.timed;
   if (++x_generation == 0) ++x_generation;
   transfer.state = {x_generation, mode, streaming_of(transfer.path)};
+  // The slots that were not used for longest are next; few stay in the cache in any case.
+  if (mode == Mode::bounce && transfer.all_slots) {
+    transfer.state.all_slots = true;
+    transfer.state.first_slot = uint8_t(x_slots_used % kBounceSlots);
+  }
   transfer.started = transfer.heard = x_clock.now();
   if (transfer.asks) publish(transfer);
   return true;
@@ -409,7 +430,8 @@ int BulkTransfers::watch_sender(Transfer& transfer) noexcept {
 int BulkTransfers::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   const Stop stop = stop_of(transfer);
   const uint32_t produced = tally_of(x_page.produced, transfer);
-  if (stop.error != 0 || produced < transfer.piece || produced - transfer.piece > kBounceSlots) {
+  if (stop.error != 0 || produced < transfer.piece ||
+      produced - transfer.piece > transfer.state.slots()) {
     transfer.status = fatal(stop) ? -int(stop.error) : -EPROTO;
     return 1;
   }
@@ -417,7 +439,7 @@ int BulkTransfers::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   while (transfer.piece < produced && transfer.offset < transfer.range.length() &&
          budget.pieces > 0) {
     const size_t bytes = piece_bytes(transfer.piece, transfer.range.length() - transfer.offset);
-    copy_piece(transfer, bounce_slot(x_memory, transfer.piece), bytes, x_clock);
+    copy_piece(transfer, bounce_slot(x_memory, transfer.state, transfer.piece), bytes, x_clock);
     transfer.offset += bytes;
     x_counters.bounce_in_bytes += bytes;
     --budget.pieces;
@@ -460,6 +482,7 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   const uint64_t took = comparable_time(transfer, now - std::max(transfer.started, x_last_end));
   if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;
+    if (transfer.state.all_slots) x_slots_used += transfer.piece;
     transfer.leave(transfer.range.begin + transfer.offset, transfer.range.end);
   } else {
     if (transfer.failed != Stop::kNoChunk) transfer.leave_chunk(transfer.failed);

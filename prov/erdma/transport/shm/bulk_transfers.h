@@ -55,6 +55,7 @@ struct Transfer : util::ListHook<Transfer> {
   uint32_t seen_piece = 0;           ///< bounce: slots filled when the sender last made progress
   uint64_t heard = 0;                ///< bounce: when that was
   Path path = Path::cma;
+  bool all_slots = false;  ///< bounce: see TicketState
   /// The sender takes part in whichever path is chosen, so the rate may be compared with other
   /// paths. Without the sender CMA takes twice as long, which says nothing about those cases in
   /// which there is a choice.
@@ -142,7 +143,7 @@ class BulkTransfers {
   bool may_choose_copy(const Transfer& transfer, WriteState write_state) const noexcept;
   int choose_path(Transfer& transfer, const Outlook& now, Mode& mode) noexcept;
   bool begin(Transfer& transfer) noexcept;
-  int back_slots() noexcept;
+  int choose_slots(Transfer& transfer, bool on_trial) noexcept;
   void publish(Transfer& transfer) noexcept;
   int move_chunks(Transfer& transfer, Budget& budget) noexcept;
   uint32_t claim(Transfer& transfer) noexcept;
@@ -170,7 +171,9 @@ class BulkTransfers {
   PathChoice x_choices[2];
   uint32_t x_generation = 0;  ///< the last one given out; unique over all tickets
   Transfer* x_bouncing = nullptr;
-  bool x_backed = false;
+  uint32_t x_backed = 0;        ///< slots that have memory
+  bool x_few_only = false;      ///< backing all of them failed
+  uint32_t x_slots_used = 0;    ///< pieces of generations that used all slots; wraps around
   bool x_unaffordable = false;  ///< backing the slots failed: they are not chosen again
   /// End of the last generation; a generation that began earlier overlapped with it.
   uint64_t x_last_end = 0;

@@ -76,7 +76,8 @@ struct LinkContext {
     if (core.on_message()) [[unlikely]]
       core.judge(clock.now());
   }
-  unsigned bounces = 0;  ///< channels whose bounce slots have memory
+  unsigned bounces = 0;        ///< channels whose bounce slots have memory
+  unsigned whole_bounces = 0;  ///< of these, all slots
   /// No room in the ring; does not set `attention`.
   util::IntrusiveList<ShmLink, StarvedTag> starved;
   util::IntrusiveList<ShmLink, SwitchTag> switching;
