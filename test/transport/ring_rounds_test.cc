@@ -105,12 +105,13 @@ TEST(payloads_get_more_memory_once_they_went_round_in_the_first_part, 4) {
 TEST(no_payload_lies_where_there_is_no_memory, 20) {
   std::minstd_rand random(unsigned(_i) + 1);
   Backed ring(_i % 2);
-  const std::vector<std::byte> payload(kMaxEager);
+  std::vector<std::byte> payload(kMaxEager);
   std::vector<size_t> sent;
   size_t taken = 0, refused = 0;
   for (int i = 0; i < 4000; ++i) {
     const size_t length = kSlotPayload + 1 + random() % (kMaxEager - kSlotPayload);
     const bool had_rest = ring.asked && ring.has_rest;
+    std::fill_n(payload.begin(), length, byte_of(sent.size()));
     if (random() % 8 && ring.push(sent.size(), payload.data(), length)) {
       sent.push_back(length);
     } else if (taken < sent.size()) {
@@ -120,6 +121,7 @@ TEST(no_payload_lies_where_there_is_no_memory, 20) {
         RingEntry entry;
         ck_assert(ring.receiver.next(entry));
         ck_assert_uint_eq(entry.length, sent[taken]);
+        ck_assert(erdma::test::all_equal(entry.payload, entry.length, byte_of(taken)));
         const size_t at = size_t(entry.payload - ring.hot_memory->bytes);
         if (!had_rest) ck_assert_uint_le(at + entry.length, kBackedBytes);
         ring.receiver.advance();
@@ -129,6 +131,42 @@ TEST(no_payload_lies_where_there_is_no_memory, 20) {
   }
   ck_assert_uint_gt(refused, 0);
   ck_assert_uint_eq(ring.asked, 1);
+}
+
+/// The bytes that the restart left unused are no room while the receiver has yet to pass them.
+TEST(a_ring_that_is_full_behind_a_restart_has_no_room) {
+  constexpr uint32_t kLength = 8192;
+  const std::vector<std::byte> payload(kLength);
+  Ring ring(true);
+  cycles(ring, kLength, kFirstRound, kRoundsEach);
+  unsigned held = 0;
+  while (ring.push(held, payload.data(), kLength)) ++held;
+  ck_assert_uint_gt(held, 1);
+  ck_assert(!ring.sender.room_for_bytes(kLength) && !ring.sender.half_is_free());
+  for (; held > 0; --held) (void)take_placed(ring);
+  ck_assert(ring.sender.room_for_bytes(kByteRing - kMaxEager) && ring.sender.half_is_free());
+}
+
+/// Positions are counted in 32 bits. Rows: the receiver keeps up or lags behind; the whole ring has
+/// memory or not.
+TEST(both_sides_agree_beyond_four_gigabytes, 4) {
+  Backed ring(_i / 2 == 0);
+  std::vector<std::byte> payload(kMaxEager);
+  const uint64_t count = (uint64_t{1} << 32) / kMaxEager + 2000;
+  for (uint64_t sent = 0, taken = 0; taken < count;) {
+    std::memcpy(payload.data(), &sent, sizeof sent);
+    if (sent < count && ring.push(sent, payload.data(), kMaxEager)) {
+      ++sent;
+      if (_i % 2) continue;
+    }
+    RingEntry entry;
+    for (; ring.receiver.next(entry); ++taken) {
+      ck_assert_uint_eq(number_of(entry), taken);
+      ck_assert_mem_eq(entry.payload, &taken, sizeof taken);
+      ring.receiver.advance();
+    }
+    ring.receiver.publish();
+  }
 }
 
 TEST(half_a_ring_is_half_of_what_has_memory) {

@@ -147,7 +147,8 @@ int BulkOperations::back_bounce(uint32_t slots) noexcept {
   if (x_context.clock.now() < x_context.next_pass) return x_context.try_later();
   const size_t backed = x_slots * kBounceSlotBytes;
   const int rc = x_segment.back(kBulkControlBytes + backed, slots * kBounceSlotBytes - backed);
-  if (rc) return await_room(x_context, rc);
+  // A few suffice, so a lack of the others concerns nobody else.
+  if (rc) return slots == kBounceSlots ? rc : await_room(x_context, rc);
   x_context.lacks_since = 0;
   if (x_slots == 0) ++x_context.bounces;
   if (slots == kBounceSlots) ++x_context.whole_bounces;

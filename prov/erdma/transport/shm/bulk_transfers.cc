@@ -172,7 +172,7 @@ int BulkTransfers::choose_slots(Transfer& transfer, bool on_trial) noexcept {
     if (status == 0) {
       x_backed = slots;
     } else if (slots == kBounceSlots) {
-      x_few_only = true;
+      x_few_only = status != -FI_EAGAIN;
       slots = kFewBounceSlots;
     } else {
       return status;

@@ -46,7 +46,8 @@ class FragmentLimits {
   /// a message they are not, and then two copies lose more than one.
   static constexpr float kClearly = 2;
   static constexpr Limits kCallsPay{size_t{64} * 1024, size_t{256} * 1024, size_t{16} * 1024};
-  /// Half of a ring, so that the next message fits while the receiver takes this one.
+  /// Half of what a ring has at first, so that the next message fits while the receiver takes this
+  /// one.
   static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024, SIZE_MAX};
 
   /// Where each process has a core and CMA is refused. A stream of longer messages is faster in

@@ -79,7 +79,7 @@ bool faster_in_packets(ShmLink& link, RingSender& ring, size_t length) noexcept 
   const bool packets = timer.prefers_packets(&link, {length, in_turns}, alone);
   if (!packets || !timer.times(&link)) return packets;
   if (ring.reaches_new_pages(bytes_of(length)))
-    timer.forget(&link);  // not what packets take in the long run
+    timer.begins(&link);  // anew: that is not what packets take in the long run
   else if (ring.drained())
     timer.watch(ring.consumed());
   return true;

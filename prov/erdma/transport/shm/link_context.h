@@ -25,7 +25,7 @@ namespace erdma::transport::shm {
 struct LinkContext {
   LinkContext(const Options& with, CmaCalls& cma_calls, const util::Clock& time) noexcept
       : channels(with.hot_peers), options(with), calls(cma_calls), clock(time) {}
-  ~LinkContext() { util::expect_none_left("bounce memory", bounces); }
+  ~LinkContext() { util::expect_none_left("bounce memory", bounces + whole_bounces); }
 
   template <typename T, typename Tag>
   void attend(util::IntrusiveList<T, Tag>& list, T& element) noexcept {

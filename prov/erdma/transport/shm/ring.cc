@@ -23,7 +23,7 @@ bool SlotSender::refresh() noexcept {
   const uint64_t seen = load_acquire(*x_memory.consumed);
   // An unchanged word is no news: put_bytes() may have advanced x_byte_tail since.
   if (seen != x_seen && x_memory.bytes)
-    static_cast<RingSender*>(this)->x_byte_tail = uint32_t(seen >> 32);
+    static_cast<RingSender*>(this)->taken_up_to(uint32_t(seen >> 32));
   x_seen = seen;
   // A receiver that claims to have consumed entries that were never sent harms only itself, but
   // room_for() needs a distance within the ring.
@@ -144,10 +144,12 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
                           copy_to_owned(to + done, part, uint32_t(bytes));
                         });
   }
-  if (place)
+  if (place) {
     x_round_end = x_byte_head, x_unused = at - x_byte_head;
-  else if ((at & (kByteRing - 1)) == 0)
-    x_unused = 0;  // all of the last restart was taken
+    taken_up_to(x_byte_tail);
+  } else if ((at & (kByteRing - 1)) == 0) {
+    x_unused = 0;  // all before the last restart was taken
+  }
   x_byte_head = after_payload(at, length);
   const bool is_short = length < kLeastWholeRound;
   if (x_rings) (is_short ? x_rings->of_short : x_rings->of_others).add(this);
@@ -213,9 +215,13 @@ bool RingSender::bytes_fit(uint32_t at, uint32_t length) noexcept {
   return end - x_byte_tail <= kByteRing || (refresh(), end - x_byte_tail <= kByteRing);
 }
 
-// A payload is not split at the end, so up to kMaxEager bytes stay unused there.
+// A payload is not split at the end, so up to kMaxEager bytes stay unused there. What a round left
+// unused is no room before the receiver has taken all of it.
 bool RingSender::room_for_bytes(uint32_t bytes) noexcept {
-  const auto fit = [&] { return held_from(x_byte_tail) + bytes + kMaxEager <= x_end; };
+  const uint32_t most = bytes + kMaxEager;
+  const auto fit = [&] {
+    return held_from(x_byte_tail) + most <= x_end && x_byte_head - x_byte_tail + most <= kByteRing;
+  };
   return fit() || (refresh(), fit());
 }
 

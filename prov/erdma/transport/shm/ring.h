@@ -257,7 +257,7 @@ class RingSender final : public SlotSender {
   }
 
  private:
-  friend class SlotSender;  // put_bytes() and x_byte_tail
+  friend class SlotSender;  // put_bytes() and taken_up_to()
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
   bool ends_round(uint32_t offset) noexcept;
@@ -268,6 +268,10 @@ class RingSender final : public SlotSender {
     return x_rings && (x_rings->*which).links_with(this) > kFewRings;
   }
   bool bytes_fit(uint32_t at, uint32_t length) noexcept;
+  /// Where everything before the last restart was taken, what the round left unused is room.
+  void taken_up_to(uint32_t tail) noexcept {
+    x_byte_tail = tail == x_round_end ? tail + x_unused : tail;
+  }
   /// Bytes that hold payloads, from the first one that was not taken.
   uint32_t held_from(uint32_t tail) const noexcept {
     const uint32_t all = x_byte_head - tail;
