@@ -58,9 +58,11 @@ struct Memory final : BulkMemory {
   bool affordable = false;        ///< false: CMA does all that it permits
   uint32_t slots = kBounceSlots;  ///< that are affordable, if any are
   size_t most = kBounceSlots;     ///< for which there is memory
+  int busy = 0;                   ///< calls that are told to come again
   uint32_t backed = 0;
   int back_bounce(uint32_t count) noexcept override {
     ++calls;
+    if (busy > 0) return --busy, -FI_EAGAIN;
     if (count > most) return -FI_ENOMEM;
     if (status == 0) backed = count;
     return status;

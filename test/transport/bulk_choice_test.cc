@@ -261,6 +261,18 @@ TEST(copies_use_all_slots_where_each_process_has_a_core_and_memory, std::size(kS
   ck_assert_int_eq(channel.memory.calls, 1 + refused);  // what was refused is not asked again
 }
 
+/// Another channel's lack delays what this one asks for.
+TEST(a_channel_that_has_to_wait_for_slots_gets_all_of_them_later) {
+  Channel channel(Ways::bounce);
+  channel.memory.busy = 1;
+  for (const uint32_t slots : {kFewBounceSlots, kBounceSlots}) {
+    Message message(channel, kMiB, slots);
+    channel.run();
+    assert_done_once(channel.sink, slots, 0);
+    ck_assert_uint_eq(channel.memory.backed, slots);
+  }
+}
+
 /// A transfer begins behind the one before, unless few slots are used.
 TEST(transfers_go_round_in_the_slots, 2) {
   Channel channel(Ways::bounce);

@@ -144,11 +144,9 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
                           copy_to_owned(to + done, part, uint32_t(bytes));
                         });
   }
-  if (place) {
+  if ((at & (kByteRing - 1)) == 0) {
     x_round_end = x_byte_head, x_unused = at - x_byte_head;
     taken_up_to(x_byte_tail);
-  } else if ((at & (kByteRing - 1)) == 0) {
-    x_unused = 0;  // all before the last restart was taken
   }
   x_byte_head = after_payload(at, length);
   const bool is_short = length < kLeastWholeRound;
