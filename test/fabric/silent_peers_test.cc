@@ -24,7 +24,9 @@ void acquaint(Port& one, Port& other) {
 
 TEST(a_silent_peer_takes_little_memory) {
   constexpr size_t kPorts = 12;
-  constexpr size_t kMost = 1712;  ///< bytes
+  /// Bytes. What endpoints keep after several peers connected at a time varies: 1700 to 1733 were
+  /// measured.
+  constexpr size_t kMost = 1776;
   on_shm();
   Root root;
   // Every endpoint has a peer already, as the first one causes allocations that serve many.
