@@ -1,7 +1,11 @@
+#include <sys/syscall.h>
+
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "fake/refused_call.h"
 #include "fake/shared_core.h"
 #include "libcheck.h"
 #include "transport/shm/layout.h"
@@ -159,6 +163,29 @@ TEST(a_message_that_reaches_new_pages_is_not_timed) {
   }
   ck_assert_uint_gt(untimed, transport::shm::WayChoice::kTimedEvery);
   if (may_read(link)) ck_assert_uint_gt(timed, 0);
+}
+
+/// Rows: the rest of the ring gets memory, or there is none.
+TEST(a_sender_uses_the_rest_of_a_ring_once_it_has_memory, 2) {
+  constexpr size_t kPart = 8192;
+  constexpr unsigned kPopulateWrite = 23;
+  using transport::shm::kByteRing;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  uint64_t sent = make_hot(pair);
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  own_core(link);
+  if (_i) {
+    fake::refuse_call(SYS_fallocate, ENOMEM);
+    fake::refuse_call(SYS_madvise, ENOMEM, 2, kPopulateWrite);
+  }
+  const std::vector<char> part(kPart);
+  const iovec iov{const_cast<char*>(part.data()), kPart};
+  for (size_t bytes = 0; bytes < 8 * kByteRing; bytes += kPart, ++sent) {
+    ck_assert_int_eq(link.send(numbered(sent), &iov, 1, kPart, SendHint::none), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent + 1; }));
+  }
+  ck_assert_int_eq(link.out().hot_ring()->room_for_bytes(transport::shm::kBackedBytes), !_i);
 }
 
 struct TrialCase {

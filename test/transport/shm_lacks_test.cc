@@ -13,6 +13,8 @@
 #include "fake/refused_call.h"
 #include "libcheck.h"
 #include "transport/shm/bulk.h"
+#include "transport/shm/link.h"
+#include "transport/shm/link_context.h"
 
 /// Tests that a process which lacks descriptors or memory for a moment loses nothing.
 namespace erdma::test {
@@ -273,6 +275,27 @@ TEST(a_read_waits_for_the_memory_of_its_slots_but_not_for_ever) {
   }));
   ck_assert_int_eq(pair.b.sink->dones[0].status, -FI_ENOMEM);
   pair.a_to_b().revoke(key);
+}
+
+/// All slots of four channels take 8 MiB. Rows: channels of the endpoint that use all.
+TEST(only_the_first_few_channels_use_all_slots, 2) {
+  const unsigned others = _i ? 4 : 3;
+  transport::shm::Options options;
+  options.cma = false;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b, options));
+  LargeRead read(pair);
+  read.connect();
+  auto& context = static_cast<transport::shm::ShmLink&>(pair.b_to_a()).context();
+  context.core =
+      transport::shm::CoreSharing([]() noexcept { return transport::shm::CoreSharing::Usage{}; });
+  context.whole_bounces = others;
+  ck_assert_int_eq(read.get(), 0);
+  ck_assert(pair.poll_until([&] { return read.over(); }));
+  read.expect_arrived();
+  ck_assert_uint_eq(context.bounces, 1);
+  ck_assert_uint_eq(context.whole_bounces, 4);
+  context.whole_bounces -= others;
 }
 
 }  // namespace

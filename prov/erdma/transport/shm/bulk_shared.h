@@ -53,7 +53,7 @@ struct TicketState {
   uint32_t generation = 0;
   Mode mode = Mode::none;
   Streaming streaming = Streaming::none;
-  bool all_slots = false;  ///< bounce: kBounceSlots are used; else kFewBounceSlots
+  bool all_slots = false;  ///< a bounce uses all slots, not just the first kFewBounceSlots
   uint8_t first_slot = 0;  ///< bounce: where the first piece lies
 
   constexpr uint32_t slots() const noexcept { return all_slots ? kBounceSlots : kFewBounceSlots; }

@@ -24,7 +24,7 @@ inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_
 /// As much as the largest second-level caches and more than most (512 KiB to 1 MiB), so that lines
 /// leave them before they are written again: see kShortRound.
 inline constexpr uint32_t kByteRing = 2 * 1024 * 1024;
-/// The part of it that has memory from the beginning. The sender gets the rest memory once payloads
+/// The part of it that is backed from the beginning. The sender has the rest backed once payloads
 /// have gone round in this part for a while, unless it shares its core or uses more than a few
 /// rings.
 inline constexpr uint32_t kBackedBytes = kByteRing / 2;

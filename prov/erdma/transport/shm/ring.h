@@ -194,7 +194,7 @@ class SlotSender {
 /// Owns the memory of a byte ring of which only kBackedBytes are backed.
 class RingBacking {
  public:
-  /// Gives the rest memory. False: there is none.
+  /// Backs the rest. False: there is no memory for it.
   virtual bool back_rest() noexcept = 0;
 
  protected:
@@ -221,8 +221,8 @@ class RingSender final : public SlotSender {
     x_memory.bytes = memory.bytes;
   }
 
-  /// No payload lies behind kBackedBytes before `backing`, which must outlive this object, gave the
-  /// rest memory.
+  /// Payloads stay within kBackedBytes until `backing` has backed the rest. It must outlive this
+  /// object.
   void limit_to_backed(RingBacking& backing) noexcept {
     x_backing = &backing;
     x_end = kBackedBytes;
