@@ -385,28 +385,6 @@ TEST(messages_both_ways_are_judged_apart) {
   ck_assert_uint_eq(copied_after_trial(false, slow_calls, true), 0);
 }
 
-/// Rows: both sides stream, or not; calls of the kernel are fast, or not. What waits behind another
-/// transfer is a stream.
-TEST(streams_both_ways_are_read_by_fast_calls, 4) {
-  Options options;
-  options.streaming = StreamingPolicy::never;
-  Channel channel(Ways::chosen, true, options);
-  channel.memory.both_ways = true;
-  channel.memory.streams = _i % 2;
-  channel.memory.fast = _i / 2;
-  const unsigned each = channel.memory.fast ? PathChoice::kRarely : 1;
-  // In row 3 only the first of each pair is judged: too few for a trial.
-  for (unsigned pair = 0; pair < each * PathChoice::kFirstTrial * 3 / 4; ++pair) {
-    Message first(channel, kMiB, 2 * pair), second(channel, kMiB, 2 * pair + 1);
-    channel.run();
-    ck_assert(first.arrived() && second.arrived());
-    // Nobody asks before a trial is due, but for streams.
-    if (!channel.memory.streams && 2 * pair + 2 < PathChoice::kFirstTrial)
-      ck_assert_uint_eq(channel.memory.measured, 0);
-  }
-  ck_assert_int_eq(channel.in_counters.bounce_in_bytes > 0, _i != 3);
-}
-
 /// The time of CMA that was tried beside the copies of the other side is that of its calls. Rows:
 /// messages go one way, or both ways; then CMA takes less.
 TEST(cma_beside_copies_of_the_other_side_counts_as_its_calls, 2) {

@@ -106,6 +106,34 @@ TEST(where_calls_are_fast_copies_are_tried_rarely, 2) {
   ck_assert_int_eq(int(last), int(Path::copy));
 }
 
+/// Rows: then CMA proves slower, or faster by a sixth.
+TEST(copies_that_are_likely_to_be_faster_begin_soon, 2) {
+  PathChoice::Open open = kBoth;
+  open.likely = true;
+  PathChoice choice(StreamingPolicy::calibrate);
+  const Times first{{900, 0, 0, 0}}, times{{_i ? 100u : 120u, _i ? 120u : 100u, 200, 200}};
+  ck_assert_uint_eq(until_another(choice, open, first, Path::cma), PathChoice::kFirstCopy + 1);
+  // CMA is tried before any other path.
+  const unsigned copies = until_another(choice, open, times, Path::copy);
+  ck_assert_uint_eq(copies + 1, PathChoice::kFirstTrial);
+  const Path last = settle(choice, kSmallLength, open, times, PathChoice::kTrials);
+  ck_assert_int_eq(int(last), int(_i ? Path::cma : Path::copy));
+}
+
+/// Of a path that has begun nothing is known yet, and it is not left for one that was tried.
+TEST(copies_that_are_likely_to_be_faster_are_not_left_before_they_are_timed) {
+  PathChoice::Open open = kBoth;
+  open.likely = true;
+  PathChoice choice(StreamingPolicy::never);
+  settle(choice, kSmallLength, open, {{100, 900, 0, 0}}, PathChoice::kFirstCopy);
+  for (unsigned i = 0; i < PathChoice::kTrials; ++i)
+    ck_assert_int_eq(int(choice.choose(kSmallLength, open)), int(Path::copy));
+  for (unsigned i = 0; i < PathChoice::kTrials; ++i)
+    ck_assert_int_eq(int(settle(choice, kSmallLength, open, {{100, 900, 0, 0}}, 1)),
+                     int(Path::copy));
+  ck_assert_int_eq(int(choice.choose(kSmallLength, open)), int(Path::cma));
+}
+
 TEST(first_transfers_are_copied_where_cma_is_refused) {
   PathChoice choice(StreamingPolicy::calibrate);
   for (unsigned i = 0; i + 1 < PathChoice::kFirstTrial; ++i)

@@ -66,7 +66,7 @@ int BulkIn::enqueue(const SharedMemory& remote, CmaCall call, uint64_t base, con
   std::copy_n(local, count, transfer->local);
   transfer->locals = count;
   transfer->both_ways = length <= kCrossing && x_backing.shares_back();
-  transfer->follows = x_live > 0 && x_backing.streams_back();
+  transfer->follows = x_live > 0;
   transfer->leave(0, length);
   x_queued.push_back(*transfer);
   ++x_live;

@@ -7,9 +7,15 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// How long a receiver that could read waits for the sender's half of a copy. A sender that polls
-/// may be inside a system call that moves two chunks for another transfer.
-constexpr uint64_t kSenderWait = 200'000;  // ns
+/// How long a receiver that could read waits for the sender's half of a copy, in ns. A sender that
+/// polls may be inside system calls that move two chunks for another transfer. Where calls were
+/// slow here, they may be there.
+constexpr uint64_t kSenderWait = 200'000;
+constexpr uint64_t kLongestSenderWait = 2'000'000;
+constexpr uint64_t kSlowCalls = 4;
+uint64_t sender_wait(uint64_t last_call) noexcept {
+  return std::clamp(kSlowCalls * last_call, kSenderWait, kLongestSenderWait);
+}
 
 /// So many pieces tell how fast this side copies.
 constexpr uint32_t kTimedPieces = 4;
@@ -54,14 +60,25 @@ void copy_piece(Transfer& transfer, const void* slot, size_t bytes,
   transfer.copied_bytes += bytes;
 }
 
+/// How long the calls of the side that moved more took, if those of the sender are as fast. If this
+/// side made none: how long the transfer was under way.
+uint64_t time_of_calls(const Transfer& transfer, uint64_t now) noexcept {
+  const uint64_t here = transfer.called_bytes, all = transfer.range.length();
+  if (here == 0) return now - transfer.started;
+  const uint64_t most = std::max(here, all - std::min(here, all));
+  return uint64_t(double(transfer.called_ns) * double(most) / double(here));
+}
+
 /// The nanoseconds of a transfer that compare with those of other paths; it took `took`. Where
 /// messages go both ways, each side copies into and out of slots, and while it moves bytes by CMA,
 /// the other side's copies stand still. So the time of a copy that was tried beside the peer's CMA
 /// would keep both sides from copying for good. And the time of CMA that was tried beside the
 /// peer's copies would keep both sides from CMA. What counts is the time of the copies or calls
-/// alone. A copy with streaming stores competes by its own time, because this side does not see
-/// what they cost.
-uint64_t comparable_time(const Transfer& transfer, uint64_t took) noexcept {
+/// alone. So it is for the calls of a stream, because several transfers are under way by CMA, and
+/// of these one may end right after another; the sender moves its chunks at the same time. A copy
+/// with streaming stores competes by its own time, because this side does not see what they cost.
+uint64_t comparable_time(const Transfer& transfer, uint64_t took, uint64_t now) noexcept {
+  if (transfer.path == Path::cma && transfer.follows) return time_of_calls(transfer, now);
   if (transfer.path == Path::cma && transfer.both_ways && !transfer.asks)
     return std::min(took, transfer.called_ns);
   if (transfer.path != Path::copy || transfer.copied_bytes == 0) return took;
@@ -204,15 +221,18 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   }
   const bool cma = mode != Mode::bounce;
   const size_t length = transfer.range.length();
-  PathChoice& choice = x_choices[transfer.both_ways];
-  const bool in_stream = transfer.both_ways && transfer.follows;
-  const bool fast = may_call(transfer) && now.copy && (in_stream || choice.trial_is_due(length)) &&
-                    length > PathChoice::never_copied(x_backed > 0) && x_backing.calls_are_fast();
+  PathChoice& choice = x_choices[transfer.kind()];
+  const bool both = transfer.both_ways && transfer.follows && x_backing.streams_back();
+  const bool asks = may_call(transfer) && now.copy &&
+                    (transfer.follows || choice.trial_is_due(length)) &&
+                    length > PathChoice::never_copied(x_backed > 0);
+  const bool fast = asks && x_backing.calls_are_fast();
   // Amid calls both ways, the time of a copy tells nothing of what it costs the other core.
-  const bool copy = !cma || (now.copy && !(fast && in_stream));
+  const bool copy = !cma || (now.copy && !(fast && both));
+  const bool likely = asks && !fast && transfer.follows && length > PathChoice::kOneCopy;
   transfer.comparable = copy;
   transfer.chosen_for = length;
-  transfer.path = choice.choose(length, {cma, copy, x_backed > 0, !transfer.tried, fast});
+  transfer.path = choice.choose(length, {cma, copy, x_backed > 0, !transfer.tried, fast, likely});
   if (!copies(transfer.path)) return 0;
   const bool on_trial = cma && choice.tries(length);
   const int status = choose_slots(transfer, on_trial);
@@ -246,7 +266,7 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.status = status;
   if (status != 0) return true;
   transfer.present = now.write_state != WriteState::unknown;
-  transfer.asks = asks_sender(x_choices[transfer.both_ways], transfer, mode, x_core.shared());
+  transfer.asks = asks_sender(x_choices[transfer.kind()], transfer, mode, x_core.shared());
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
   transfer.claimed = 0;
@@ -258,7 +278,7 @@ bool BulkTransfers::begin(Transfer& transfer) noexcept {
   transfer.offset = 0;
   transfer.seen_piece = 0;
   transfer.copied_ns = transfer.copied_bytes = transfer.called_ns = transfer.called_bytes = 0;
-  transfer.timed = transfer.both_ways || transfer.remote.timed;
+  transfer.timed = transfer.both_ways || transfer.follows || transfer.remote.timed;
   if (++x_generation == 0) ++x_generation;
   transfer.state = {x_generation, mode, streaming_of(transfer.path)};
   // The slots that were not used for longest are next; few stay in the cache in any case.
@@ -355,7 +375,8 @@ void BulkTransfers::move_chunk(Transfer& transfer, uint32_t index, Budget& budge
                   reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, transfer.target);
   if (region) x_backing.leave();
   if (transfer.timed && error == 0) {
-    transfer.called_ns += x_clock.now() - start;
+    x_last_call = x_clock.now() - start;
+    transfer.called_ns += x_last_call;
     transfer.called_bytes += length;
   }
   budget.spend_chunk(length);
@@ -459,8 +480,8 @@ int BulkTransfers::await_sender(Transfer& transfer) noexcept {
     transfer.seen_piece = transfer.piece;
     transfer.heard = now;
   }
-  if (now - transfer.heard < kSenderWait) return 0;
-  x_choices[transfer.both_ways].sender_absent();
+  if (now - transfer.heard < sender_wait(x_last_call)) return 0;
+  x_choices[transfer.kind()].sender_absent();
   transfer.copy_off = true;
   end(transfer);
   return 1;
@@ -479,7 +500,10 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   const uint64_t now = x_clock.now();
   // Then too little time would be left for the little that a trial moves.
   const bool overlapped = transfer.tried && x_last_end > transfer.started;
-  const uint64_t took = comparable_time(transfer, now - std::max(transfer.started, x_last_end));
+  // A copy has the slots for itself, but others may end by CMA meanwhile.
+  const uint64_t since =
+      copies(transfer.path) ? transfer.started : std::max(transfer.started, x_last_end);
+  const uint64_t took = comparable_time(transfer, now - since, now);
   if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;
     if (transfer.state.all_slots) x_slots_used += transfer.piece;
@@ -491,12 +515,11 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
                    std::min(transfer.range.begin + back, transfer.range.end));
   }
   if (transfer.asks && transfer.present && is_divided(transfer.state.mode))
-    x_choices[transfer.both_ways].helped(transfer.range.length(), transfer.by_sender > 0);
+    x_choices[transfer.kind()].helped(transfer.range.length(), transfer.by_sender > 0);
   transfer.state.mode = Mode::none;
   if (transfer.lefts == lefts && transfer.status == 0) {
     if (transfer.comparable && !overlapped)
-      x_choices[transfer.both_ways].record(transfer.chosen_for, transfer.path,
-                                           scaled(transfer, took));
+      x_choices[transfer.kind()].record(transfer.chosen_for, transfer.path, scaled(transfer, took));
     if (transfer.remote.timed && transfer.called_bytes > 0)
       publish_read_time(x_page, transfer.remote,
                         transfer.called_ns * transfer.length / transfer.called_bytes);

@@ -72,8 +72,11 @@ struct Transfer : util::ListHook<Transfer> {
   /// transfer was queued, if it is not very long. A sender that has read that in between is as
   /// likely to read again next time.
   bool both_ways = false;
-  /// Others of this sender were under way when the transfer was queued, and Turns::both_ways().
-  bool follows = false;
+  bool follows = false;  ///< others of this sender were under way when the transfer was queued
+
+  /// Transfers of the same kind are judged together.
+  static constexpr size_t kKinds = 4;
+  size_t kind() const noexcept { return 2 * size_t(follows) + size_t(both_ways); }
 
   void leave(uint64_t begin, uint64_t end) noexcept {
     if (begin >= end) return;
@@ -110,6 +113,8 @@ class BulkTransfers {
         x_counters(counters),
         x_clock(clock),
         x_choices{PathChoice(options.streaming, options.paths),
+                  PathChoice(options.streaming, options.paths),
+                  PathChoice(options.streaming, options.paths),
                   PathChoice(options.streaming, options.paths)} {}
 
   /// Moves what can be moved now, at most a chunk or two. Returns the steps made. The transfer is
@@ -166,15 +171,16 @@ class BulkTransfers {
   const CoreSharing& x_core;
   Counters& x_counters;
   const util::Clock& x_clock;
-  /// Where messages go both ways, copies compete for the cores that make them, and are judged
-  /// apart.
-  PathChoice x_choices[2];
+  /// Where messages go both ways, copies compete for the cores that make them, and in a stream each
+  /// overlaps with the next one. So these are judged apart.
+  PathChoice x_choices[Transfer::kKinds];
   uint32_t x_generation = 0;  ///< the last one given out; unique over all tickets
   Transfer* x_bouncing = nullptr;
   uint32_t x_backed = 0;        ///< slots that have memory
   bool x_few_only = false;      ///< backing all of them failed
   uint32_t x_slots_used = 0;    ///< pieces of generations that used all slots; wraps around
   bool x_unaffordable = false;  ///< backing the slots failed: they are not chosen again
+  uint64_t x_last_call = 0;     ///< ns that the last call took of those that are timed
   /// End of the last generation; a generation that began earlier overlapped with it.
   uint64_t x_last_end = 0;
 };

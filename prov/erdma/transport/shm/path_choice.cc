@@ -50,11 +50,17 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
 
 Path PathChoice::SizeClass::choose(const Path* paths, size_t count, Open open) noexcept {
   const Path* const end = paths + count;
-  const auto faster = [this](Path other) {
-    const float by = best == Path::cma ? kMuchFaster : util::RecentRates::kClearly;
+  const auto faster = [this, open](Path other) {
+    const float by = best == Path::cma && !open.likely ? kMuchFaster : util::RecentRates::kClearly;
     return arm(other).typical() > by * arm(best).typical();
   };
   const auto tried = [this](Path path) { return arm(path).count() >= kTrials; };
+  if (open.cma && open.likely && !begun && transfers >= kFirstCopy) {
+    begun = true;
+    best = paths[1];
+    transfers = 0;
+    retried = uint32_t(count - 1);  // CMA is tried next
+  }
   tries = open.tries && trials_left > 0 && std::find(paths, end, on_trial) != end;
   if (tries) {
     --trials_left;
@@ -63,7 +69,7 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count, Open open) n
   // Keeps the current path unless another is clearly faster, because changing costs time, too.
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
-    if (tried(paths[i]) && faster(paths[i])) best = paths[i];
+    if (tried(paths[i]) && tried(best) && faster(paths[i])) best = paths[i];
   const uint32_t pause = open.rarely && best == Path::cma ? kRarely * retry_at : retry_at;
   if (!open.tries || ++transfers < pause) return best;
   tries = true;

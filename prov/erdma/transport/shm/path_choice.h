@@ -39,6 +39,7 @@ class PathChoice {
     bool backed = false;  ///< the slots for copies have memory
     bool tries = true;    ///< a path may be tried that is not known to be the fastest
     bool rarely = false;  ///< calls of the kernel are fast, so a copy is not likely to be faster
+    bool likely = false;  ///< a copy is likely to be faster than CMA
   };
   /// Chooses for the transfer that begins now.
   Path choose(size_t length, Open open) noexcept;
@@ -63,12 +64,14 @@ class PathChoice {
   /// Trials of a path in a row: the first one after another path finds the buffers in the wrong
   /// core's caches.
   static constexpr unsigned kTrials = 3;
-  /// By how much a copy must be faster than CMA to be changed to. Trials favour a copy: in a stream
-  /// the first messages by CMA take twice as long as later ones, and the times of messages that
-  /// overlap vary.
+  /// By how much a copy must be faster than CMA to be changed to, unless that is likely. Trials
+  /// favour a copy: in a stream the first messages by CMA take twice as long as later ones, and the
+  /// times of messages that overlap vary.
   static constexpr float kMuchFaster = 1.4F;
   /// Transfers until another path is tried, as long as there is one that was not.
   static constexpr unsigned kFirstTrial = 16;
+  /// Transfers by CMA until copies begin that are likely to be faster.
+  static constexpr unsigned kFirstCopy = 4;
   /// Transfers until another path is tried again. Each further pause is twice as long, up to
   /// kRetryEvery.
   static constexpr unsigned kFirstRetry = 64;
@@ -104,6 +107,7 @@ class PathChoice {
     unsigned trials_left = 0;
     uint8_t unhelped = 0;  ///< transfers to move alone after the last one without help
     uint8_t alone = 0;     ///< how many of them are still to come
+    bool begun = false;    ///< copies because they are likely to be faster
     bool tries = false;
     Path on_trial = Path::cma;
     Path best = Path::cma;
