@@ -118,6 +118,10 @@ TEST(copies_that_are_likely_to_be_faster_begin_soon, 2) {
   ck_assert_uint_eq(copies + 1, PathChoice::kFirstTrial);
   const Path last = settle(choice, kSmallLength, open, times, PathChoice::kTrials);
   ck_assert_int_eq(int(last), int(_i ? Path::cma : Path::copy));
+  // A copy need not be much faster either.
+  const Times later{{120, 100, 200, 200}};
+  const Path in_the_end = settle(choice, kSmallLength, open, later, 6 * PathChoice::kRetryEvery);
+  ck_assert_int_eq(int(in_the_end), int(Path::copy));
 }
 
 /// Of a path that has begun nothing is known yet, and it is not left for one that was tried.

@@ -60,11 +60,12 @@ void copy_piece(Transfer& transfer, const void* slot, size_t bytes,
   transfer.copied_bytes += bytes;
 }
 
-/// How long the calls of the side that moved more took, if those of the sender are as fast. If this
-/// side made none: how long the transfer was under way.
-uint64_t time_of_calls(const Transfer& transfer, uint64_t now) noexcept {
+/// How long the calls of the side that moved more took, if those of the sender are as fast. The
+/// transfer took `took`, which counts if this side makes none: the sender moves one transfer after
+/// another.
+uint64_t time_of_calls(const Transfer& transfer, uint64_t took) noexcept {
   const uint64_t here = transfer.called_bytes, all = transfer.range.length();
-  if (here == 0) return now - transfer.started;
+  if (here == 0) return took;
   const uint64_t most = std::max(here, all - std::min(here, all));
   return uint64_t(double(transfer.called_ns) * double(most) / double(here));
 }
@@ -77,8 +78,8 @@ uint64_t time_of_calls(const Transfer& transfer, uint64_t now) noexcept {
 /// alone. So it is for the calls of a stream, because several transfers are under way by CMA, and
 /// of these one may end right after another; the sender moves its chunks at the same time. A copy
 /// with streaming stores competes by its own time, because this side does not see what they cost.
-uint64_t comparable_time(const Transfer& transfer, uint64_t took, uint64_t now) noexcept {
-  if (transfer.path == Path::cma && transfer.follows) return time_of_calls(transfer, now);
+uint64_t comparable_time(const Transfer& transfer, uint64_t took) noexcept {
+  if (transfer.path == Path::cma && transfer.follows) return time_of_calls(transfer, took);
   if (transfer.path == Path::cma && transfer.both_ways && !transfer.asks)
     return std::min(took, transfer.called_ns);
   if (transfer.path != Path::copy || transfer.copied_bytes == 0) return took;
@@ -482,6 +483,7 @@ int BulkTransfers::await_sender(Transfer& transfer) noexcept {
   }
   if (now - transfer.heard < sender_wait(x_last_call)) return 0;
   x_choices[transfer.kind()].sender_absent();
+  x_last_call = 0;  // the calls of this side may be fast again
   transfer.copy_off = true;
   end(transfer);
   return 1;
@@ -498,12 +500,16 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0u);
   const size_t lefts = transfer.lefts;
   const uint64_t now = x_clock.now();
-  // Then too little time would be left for the little that a trial moves.
+  // Others took part of the time, which says too much about the little that a trial moves.
   const bool overlapped = transfer.tried && x_last_end > transfer.started;
-  // A copy has the slots for itself, but others may end by CMA meanwhile.
-  const uint64_t since =
-      copies(transfer.path) ? transfer.started : std::max(transfer.started, x_last_end);
-  const uint64_t took = comparable_time(transfer, now - since, now);
+  // Others of a stream may have ended by CMA meanwhile. A copy has the slots for itself, and what
+  // does not follow others began alone.
+  const bool among_others = transfer.path == Path::cma && transfer.follows;
+  const uint64_t since = among_others ? std::max(transfer.started, x_last_end) : transfer.started;
+  const uint64_t took = comparable_time(transfer, now - since);
+  // While this side was in calls for others, the sender moved all of this one: nobody timed that.
+  if (among_others && is_divided(transfer.state.mode) && transfer.called_bytes == 0)
+    transfer.comparable = false;
   if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;
     if (transfer.state.all_slots) x_slots_used += transfer.piece;
