@@ -9,8 +9,9 @@ namespace {
 /// A channel with both ways permitted, and pairs of messages, of which the second waits behind the
 /// first: it belongs to a stream.
 struct Pairs {
-  explicit Pairs(bool fast, size_t length_ = kMiB)
-      : channel(Ways::chosen, true, plain()), length(length_) {
+  explicit Pairs(bool fast, size_t length_ = kMiB, Ways ways = Ways::chosen)
+      : channel(ways, true, plain()), length(length_) {
+    channel.memory.affordable = true;
     channel.memory.fast = fast;
     channel.out.poll();
   }
@@ -45,11 +46,11 @@ struct Pairs {
     return copied;
   }
 
-  /// From now on each call that reads takes so long.
-  void slow_down(uint64_t nanoseconds) {
-    channel.calls.read.meanwhile = [this, nanoseconds] {
+  /// From now on each call of this kind takes so long.
+  void slow_down(fake::CmaCalls::Plan& calls, uint64_t nanoseconds) {
+    calls.meanwhile = [this, &calls, nanoseconds] {
       channel.clock.pass(nanoseconds);
-      slow_down(nanoseconds);
+      slow_down(calls, nanoseconds);
     };
   }
 
@@ -100,7 +101,7 @@ TEST(calls_are_measured_for_the_first_stream) {
 TEST(cma_in_a_stream_counts_as_its_calls, 2) {
   Pairs pairs(false, 256 * kKiB);
   Channel& channel = pairs.channel;
-  pairs.slow_down(_i ? 300'000 : 1'000);
+  pairs.slow_down(channel.calls.read, _i ? 300'000 : 1'000);
   // Two of three transfers belong to the stream. Then both ways are timed, and no trial is due.
   constexpr unsigned kRounds = PathChoice::kFirstCopy / 2 + 7;
   static_assert(14 < PathChoice::kFirstTrial);
@@ -115,24 +116,64 @@ TEST(cma_in_a_stream_counts_as_its_calls, 2) {
   ck_assert_int_eq(channel.in_counters.bounce_in_bytes == 14 * pairs.length, _i);
 }
 
-/// The sender is inside calls that take as long there as here.
-TEST(a_copy_waits_longer_for_the_sender_where_calls_are_slow) {
+/// Here nobody times calls but the sender, which moves one message after the other.
+TEST(a_stream_that_only_the_sender_moves_counts_from_end_to_end) {
+  Pairs pairs(false, 256 * kKiB, Ways::write_only);
+  pairs.slow_down(pairs.channel.calls.write, 300'000);
+  // A copy takes 300 us; CMA 400 us, and 800 us for both of a pair.
+  const unsigned copied = pairs.copied_of(3 * PathChoice::kFirstTrial, 100'000);
+  ck_assert_uint_gt(copied, 0);
+  ck_assert_uint_le(copied, PathChoice::kTrials);
+}
+
+/// The sender is inside calls that take as long there as here. Rows: the calls and the pause, in
+/// ns; the longest wait is 2 ms.
+constexpr uint64_t kPauses[][2] = {{400'000, 600'000}, {10'000'000, 2'100'000}};
+TEST(a_copy_waits_longer_for_the_sender_where_calls_are_slow, 2) {
   Pairs pairs(false);
-  pairs.slow_down(400'000);
+  Channel& channel = pairs.channel;
+  pairs.slow_down(channel.calls.read, kPauses[_i][0]);
   ck_assert_uint_eq(pairs.copied_of(PathChoice::kFirstCopy), 0);
-  const uint64_t before = pairs.channel.in_counters.bounce_in_bytes;
-  pairs.channel.sink.then = nullptr;
-  Message first(pairs.channel, kMiB, 100), second(pairs.channel, kMiB, 101);
-  while (pairs.channel.sink.done.count(100) == 0) {
-    pairs.channel.in.poll(pairs.channel.sink);
-    if (pairs.channel.sink.done.count(100) == 0) pairs.channel.out.poll();
+  const uint64_t before = channel.in_counters.bounce_in_bytes;
+  channel.sink.then = nullptr;
+  channel.calls.read.meanwhile = nullptr;
+  Message first(channel, kMiB, 100), second(channel, kMiB, 101);
+  while (channel.sink.done.count(100) == 0) {
+    channel.in.poll(channel.sink);
+    if (channel.sink.done.count(100) == 0) channel.out.poll();
   }
-  pairs.channel.in.poll(pairs.channel.sink);
-  pairs.channel.clock.pass(600'000);
-  pairs.channel.in.poll(pairs.channel.sink);
-  pairs.channel.run();
+  channel.in.poll(channel.sink);
+  channel.clock.pass(kPauses[_i][1]);
+  channel.in.poll(channel.sink);
+  channel.run();
   ck_assert(first.arrived() && second.arrived());
-  ck_assert_uint_eq(pairs.channel.in_counters.bounce_in_bytes - before, kMiB);
+  ck_assert_int_eq(channel.in_counters.bounce_in_bytes - before == kMiB, !_i);
+}
+
+/// How long a message that follows no other takes whose sender does not come.
+uint64_t time_without_sender(Channel& channel, uint64_t token) {
+  const uint64_t start = channel.clock.now();
+  Message message(channel, kMiB, token);
+  while (channel.in.active()) channel.in.poll(channel.sink);
+  ck_assert(message.arrived());
+  return channel.clock.now() - start;
+}
+
+TEST(a_slow_call_makes_only_the_next_absence_long) {
+  Pairs pairs(false);
+  Channel& channel = pairs.channel;
+  pairs.slow_down(channel.calls.read, 10'000'000);
+  pairs.send();
+  channel.calls.read.meanwhile = nullptr;
+  uint64_t token = 100;
+  for (; token < 100 + PathChoice::kFirstTrial - 2; ++token) {
+    Message message(channel, kMiB, token);
+    channel.run();
+  }
+  ck_assert_uint_gt(time_without_sender(channel, token), 2'000'000);
+  time_without_sender(channel, token + 1);  // by CMA, as the sender was absent
+  const uint64_t next = time_without_sender(channel, token + 2);
+  ck_assert(next > 200'000 && next < 1'000'000);
 }
 
 }  // namespace

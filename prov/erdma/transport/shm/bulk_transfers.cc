@@ -223,17 +223,24 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   const bool cma = mode != Mode::bounce;
   const size_t length = transfer.range.length();
   PathChoice& choice = x_choices[transfer.kind()];
-  const bool both = transfer.both_ways && transfer.follows && x_backing.streams_back();
-  const bool asks = may_call(transfer) && now.copy &&
-                    (transfer.follows || choice.trial_is_due(length)) &&
-                    length > PathChoice::never_copied(x_backed > 0);
-  const bool fast = asks && x_backing.calls_are_fast();
+  // The first answer takes some 50 us, so nobody asks before it matters.
+  const bool matters = may_call(transfer) && now.copy &&
+                       (transfer.follows || choice.trial_is_due(length)) &&
+                       length > PathChoice::never_copied(x_backed > 0);
+  const bool fast = matters && x_backing.calls_are_fast();
   // Amid calls both ways, the time of a copy tells nothing of what it costs the other core.
-  const bool copy = !cma || (now.copy && !(fast && both));
-  const bool likely = asks && !fast && transfer.follows && length > PathChoice::kOneCopy;
+  const bool amid_calls =
+      fast && transfer.both_ways && transfer.follows && x_backing.streams_back();
+  const bool copy = !cma || (now.copy && !amid_calls);
   transfer.comparable = copy;
   transfer.chosen_for = length;
-  transfer.path = choice.choose(length, {cma, copy, x_backed > 0, !transfer.tried, fast, likely});
+  transfer.path = choice.choose(
+      length, {.cma = cma,
+               .copy = copy,
+               .backed = x_backed > 0,
+               .tries = !transfer.tried,
+               .rarely = fast,
+               .likely = matters && !fast && transfer.follows && length > PathChoice::kOneCopy});
   if (!copies(transfer.path)) return 0;
   const bool on_trial = cma && choice.tries(length);
   const int status = choose_slots(transfer, on_trial);
