@@ -125,7 +125,7 @@ MAKE
 chmod +x "$tree/bin/make"
 touch -d "1 hour ago" "$tree/configure"
 echo 'VERSION = 2' >"$tree/build/Makefile"
-echo '--enable-werror --enable-precompiled --enable-joined=tests CXXFLAGS=-O2 -g1 CFLAGS=-O2 -g1' >"$tree/build/options"
+echo '--enable-werror --enable-precompiled --enable-joined=programs CXXFLAGS=-O2 -g1 CFLAGS=-O2 -g1' >"$tree/build/options"
 run() { tree=$tree PATH=$tree/bin:$PATH ERDMA_SKIP_INSTALL=1 "$tree/run-tests" "$@"; }
 run_and_show() { rm -f "$tree/made"; run "$@"; local status=$?; sed 's/^/made: /' "$tree/made"; return $status; }
 expect 'a stage that does not exist' 1 'no stage .chekc' run check chekc

@@ -71,14 +71,15 @@ AC_SUBST([ERDMA_ALL_DEFINED])
 
 dnl --- --enable-joined: what many files include is compiled once
 AC_ARG_ENABLE([joined],
-  [AS_HELP_STRING([--enable-joined=tests|all],
-    [compile files of tests, or all, many at a time: fast where everything is built (for continuous integration)])],
+  [AS_HELP_STRING([--enable-joined=tests|programs|all],
+    [compile files of tests, of tests and fi_erdma, or all, many at a time: fast where everything is built (for continuous integration)])],
   [], [enable_joined=no])
 AS_CASE([$enable_joined],
   [yes], [enable_joined=all],
-  [no|tests|all], [],
-  [AC_MSG_ERROR([--enable-joined takes tests or all, not "$enable_joined"])])
+  [no|tests|programs|all], [],
+  [AC_MSG_ERROR([--enable-joined takes tests, programs or all, not "$enable_joined"])])
 AM_CONDITIONAL([JOIN_TESTS], [test "$enable_joined" != no])
+AM_CONDITIONAL([JOIN_PROGRAMS], [test "$enable_joined" = programs || test "$enable_joined" = all])
 AM_CONDITIONAL([JOIN_PROVIDER], [test "$enable_joined" = all])
 
 dnl --- --enable-precompiled: headers that most files include are compiled once
