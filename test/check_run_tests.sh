@@ -107,6 +107,19 @@ expect 'objects of a folder that was configured by hand' 0 '^kept$' left -O2
 echo 'CXXFLAGS = -O0' >"$tree/conf/build/Makefile"
 expect 'objects of a folder that was configured by hand in another way' 0 '^removed$' left -O2
 
+# --- a command without the symbols of the kernel
+mkdir "$tree/refuses"
+printf '#!/bin/sh\nexit 1\n' >"$tree/refuses/unshare"
+chmod +x "$tree/refuses/unshare"
+hidden() { sh "$source/test/lib/no_kernel_symbols.sh" sh -c "$@"; }
+# shellcheck disable=SC2016
+for path in "$PATH" "$tree/refuses:$PATH"; do
+  PATH=$path expect 'arguments and status of a command' 3 '^it has a b and c$' hidden 'echo "it has $1 and $2"; exit 3' sh 'a b' c
+done
+if [ -r /proc/kallsyms ] && unshare -m mount --bind /dev/null /proc/kallsyms 2>/dev/null; then
+  expect 'no symbols' 0 '^0$' hidden 'wc -c </proc/kallsyms'
+fi
+
 # --- run-tests in a tree of its own
 mkdir -p "$tree/bin" "$tree/test/vm" "$tree/build/address"
 cp "$source/run-tests" "$tree/"

@@ -90,6 +90,8 @@ $b mkdir -p /root/dev/shm /root/dev/pts /root/out
 $b mount -t tmpfs -o mode=1777 tmpfs /root/dev/shm; $b mount -t devpts devpts /root/dev/pts
 $b mount -t tmpfs tmpfs /root/run
 $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288 out /root/out 2>/dev/null
+# As test/lib/no_kernel_symbols.sh. A user namespace may still mount a /proc, because that of this program stays visible.
+$b mount --bind /dev/null /root/proc/kallsyms
 $b ip link set lo up
 $b sh -c 'echo 1 > /proc/sys/kernel/printk'
 command=$($b sed 's/.*vmcommand=//' /proc/cmdline | $b base64 -d)
