@@ -46,6 +46,9 @@ rm "$tree"/build/test/*
 expect 'no program ran' 1 '^ *FAIL: no unit test ran' stages \
   "$leave; run() { passed check_b; }; stage check 1 trs run; finish"
 expect 'nothing ran' 1 '^ *FAIL: ' stages 'stage check 1 trs true; finish'
+expect 'nothing but what is left out' 1 '^ *FAIL: no unit test ran' stages \
+  'run() { echo ":global-test-result: SKIP" >"$build/test/a_test.trs"; echo why >"$build/test/a_test.log"; }; stage check 1 trs run; finish'
+rm "$tree"/build/test/*
 expect 'a program passed without a check' 1 '^2 passed, 1 failed' stages \
   "$leave; run() { passed a_test 0; passed b_test 2; }; stage check 1 trs run; finish"
 rm "$tree"/build/test/*
@@ -148,14 +151,15 @@ touch "$tree/build/address/Makefile"
 echo '--enable-werror --enable-precompiled --enable-sanitizer=address,undefined --enable-joined=all CXXFLAGS=-O1 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O1 -g1' \
   >"$tree/build/address/options"
 expect 'tests have flags of their own' 0 \
-  '^made: .* check TESTS= CXXFLAGS=-O0 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O0 -g1 -D_GLIBCXX_ASSERTIONS *$' run_and_show address-build
+  '^made: .* check TESTS= CXXFLAGS=-O0 -g1 -fno-sanitize=null,alignment -D_GLIBCXX_ASSERTIONS CFLAGS=-O0 -g1 -fno-sanitize=null,alignment -D_GLIBCXX_ASSERTIONS *$' run_and_show address-build
 mkdir -p "$tree/build/thread/test"
 touch "$tree/build/thread/Makefile" "$tree/test/slow_test.cc"
 echo '--enable-werror --enable-precompiled --enable-sanitizer=thread --enable-joined=all CXXFLAGS=-O1 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O1 -g1' \
   >"$tree/build/thread/options"
 printf '%s\n' '# A list.' '' 'absent why' >"$tree/test/thread.lacking"
 expect 'a suite to leave out that does not exist' 1 'absent: no such suite' run thread
-echo 'slow takes long' >"$tree/test/thread.lacking"
+echo 'slow takes long' | tee "$tree/test/thread.lacking" >"$tree/test/address.lacking"
+expect 'a suite that is left out with AddressSanitizer' 0 '^made: .*filter-out test/slow_test.cc,' run_and_show address
 if g++ -fsanitize=thread -x c++ -o "$tree/probe" - <<<'int main() {}' 2>/dev/null && setarch "$(uname -m)" -R "$tree/probe"; then
   expect 'a suite that is left out' 0 '^made: .*filter-out test/slow_test.cc,' run_and_show thread
   expect 'it counts as skipped' 0 '^1 passed, 0 failed, 1 skipped' run thread
