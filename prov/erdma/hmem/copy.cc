@@ -15,7 +15,7 @@ namespace {
 
 /// The C library copies less by vectors, and more in a way that spares the cache.
 constexpr size_t kLoopLeast = 2048, kLoopMost = size_t{1} << 20;
-/// Shorter payloads are copied by the loop: string copies do not leave them in the first cache,
+/// Shorter payloads are not copied by string copies, which do not leave them in the first cache,
 /// where the application wants them.
 constexpr size_t kStringLeast = 4097;
 
@@ -45,6 +45,8 @@ constinit thread_local CopyChoice t_choice;
 void copy_by(CopyMethod method, void* to, const void* from, size_t length) noexcept {
   if (method == CopyMethod::string)
     copy_string(to, from, length);
+  else if (method == CopyMethod::library)
+    std::memcpy(to, from, length);
   else
     copy_loop(to, from, length);
 }
@@ -71,9 +73,12 @@ void copy_loop(void* to, const void* from, size_t length) noexcept {
 }
 
 void copy_payload(void* to, const void* from, size_t length) noexcept {
-  if (length < kStringLeast || length > kLoopMost || !g_fast_strings)
-    return copy_loop(to, from, length);
-  const CopyChoice::Choice choice = t_choice.choose(length, {true, false});
+  if (length < kLoopLeast || length > kLoopMost) [[likely]] {
+    std::memcpy(to, from, length);
+    return;
+  }
+  const bool strings = length >= kStringLeast && g_fast_strings;
+  const CopyChoice::Choice choice = t_choice.choose(length, {strings, false});
   if (!choice.timed) [[likely]]
     return copy_by(choice.method, to, from, length);
   const util::SystemClock clock;

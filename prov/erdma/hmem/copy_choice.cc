@@ -12,6 +12,7 @@ size_t CopyChoice::class_of(size_t length) noexcept {
 bool CopyChoice::SizeClass::offered(CopyMethod method, Offer offer) const noexcept {
   switch (method) {
     case CopyMethod::loop:
+    case CopyMethod::library:
       return true;
     case CopyMethod::string:
       return offer.string;
@@ -23,8 +24,9 @@ bool CopyChoice::SizeClass::offered(CopyMethod method, Offer offer) const noexce
 
 bool CopyChoice::SizeClass::may_stream() const noexcept {
   const float fastest =
-      std::max(rate(CopyMethod::loop).typical(), rate(CopyMethod::string).typical());
-  return fastest < (best == CopyMethod::stream ? util::RecentRates::kClearly * kSlow : kSlow);
+      std::max({rate(CopyMethod::loop).typical(), rate(CopyMethod::library).typical(),
+                rate(CopyMethod::string).typical()});
+  return fastest < (best == CopyMethod::stream ? util::RecentRates::kClearly * slow : slow);
 }
 
 CopyMethod CopyChoice::SizeClass::on_trial(Offer offer) noexcept {

@@ -9,9 +9,10 @@ namespace erdma::hmem {
 
 /// How a processor copies a payload.
 enum class CopyMethod : uint8_t {
-  loop,    ///< vector loads and stores
-  string,  ///< one instruction for the whole payload (copy_string)
-  stream,  ///< stores past the cache
+  loop,     ///< line by line
+  library,  ///< memcpy()
+  string,   ///< one instruction for the whole payload (copy_string)
+  stream,   ///< stores past the cache
 };
 
 /// Learns, per class of length, by which method this thread copies payloads fastest from or into
@@ -22,7 +23,9 @@ enum class CopyMethod : uint8_t {
 /// while the other methods are slow.
 class CopyChoice {
  public:
-  /// The methods that are possible besides the loop.
+  constexpr CopyChoice() noexcept { x_classes[0].slow = kSlowIfShort; }
+
+  /// The methods that are possible besides the loop and the library.
   struct Offer {
     bool string, stream;
   };
@@ -47,11 +50,12 @@ class CopyChoice {
   static constexpr uint32_t kFirstPause = 4;
   static constexpr uint32_t kLongestPause = 512;
   static constexpr unsigned kTrials = 2;  ///< timed copies of each of two methods, to compare them
-  /// Bytes per nanosecond. Near cores reach 10 to 40, far ones 2 to 6.
-  static constexpr float kSlow = 8;
+  /// Bytes per nanosecond, up to the end of the stores; below that a method is slow. Near cores
+  /// reach 10 to 40, and 6 to 20 with payloads of up to 2 KiB, far ones 2 to 6 and 1 to 4.
+  static constexpr float kSlow = 8, kSlowIfShort = 4;
 
  private:
-  static constexpr size_t kMethods = 3;
+  static constexpr size_t kMethods = 4;
   /// Up to 2, 4 and 8 KiB, and above.
   static constexpr size_t kClasses = 4;
   struct SizeClass {
@@ -61,6 +65,7 @@ class CopyChoice {
     CopyMethod best = CopyMethod::loop;
     CopyMethod other = CopyMethod::loop;  ///< the last one tried besides the best
     bool tries_other = false;
+    float slow = kSlow;  ///< see may_stream()
     const util::RecentRates& rate(CopyMethod method) const noexcept {
       return rates[size_t(method)];
     }
