@@ -9,7 +9,7 @@ namespace {
 using erdma::hmem::CopyChoice;
 using erdma::hmem::CopyMethod;
 
-constexpr CopyChoice::Offer kAll{true, true};
+constexpr CopyChoice::Offer kAll{true, true, true};
 
 /// Nanoseconds that a copy of 64 bytes takes by each method.
 struct Costs {
@@ -49,17 +49,19 @@ TEST(begins_with_the_loop) {
 TEST(finds_the_fastest_of_four_in_few_copies) {
   for (const Costs& costs : {kNear, kFar, Costs{15, 15, 6, 9}, Costs{4, 2, 3, 9}}) {
     CopyChoice choice;
-    copy(choice, costs, 192);
-    const Copies after = copy(choice, costs, 10000);
+    copy(choice, costs, 128);
+    const Copies after = copy(choice, costs, 1000);
     for (const CopyMethod method : kMethods)
       if (costs.of(method) == std::ranges::min(costs.by))
-        ck_assert_int_gt(after.count(method), 9900);
+        ck_assert_int_gt(after.count(method), 950);
   }
 }
 
 TEST(never_streams_while_another_method_is_fast) {
-  CopyChoice choice;
-  ck_assert_int_eq(copy(choice, kStringsFast, 10000).count(CopyMethod::stream), 0);
+  for (const Costs& costs : {kStringsFast, Costs{15, 3, 15, 1}, Costs{3, 15, 15, 1}}) {
+    CopyChoice choice;
+    ck_assert_int_eq(copy(choice, costs, 10000).count(CopyMethod::stream), 0);
+  }
 }
 
 /// A line takes 8 ns at the limit, and 16 where payloads are short.
@@ -70,7 +72,7 @@ TEST(short_payloads_may_be_slower_before_they_are_streamed) {
       const bool slow = loop > (length == 2048 ? 16 : 8);
       const int streamed =
           copy(choice, {{loop, 100, 100, 4}}, 10000, length).count(CopyMethod::stream);
-      ck_assert_int_ge(streamed, slow ? 8000 : 0);
+      ck_assert_int_ge(streamed, slow ? 9800 : 0);
       ck_assert_int_le(streamed, slow ? 10000 : 0);
     }
   }
@@ -94,7 +96,7 @@ TEST(a_rate_near_the_limit_does_not_lead_to_and_fro) {
   CopyChoice choice;
   int timed = 0, streamed = 0;
   for (int i = 0; i < 40000; ++i) {
-    const CopyChoice::Choice chosen = choice.choose(4096, {false, true});
+    const CopyChoice::Choice chosen = choice.choose(4096, {true, false, true});
     streamed += chosen.method == CopyMethod::stream;
     if (!chosen.timed) continue;
     const uint64_t by_loop = timed++ % 16 < 8 ? 4096 / 8 - 10 : 4096 / 8 + 10;
@@ -105,11 +107,14 @@ TEST(a_rate_near_the_limit_does_not_lead_to_and_fro) {
 }
 
 TEST(uses_only_what_is_offered) {
-  for (const CopyChoice::Offer offer :
-       {CopyChoice::Offer{false, false}, {true, false}, {false, true}}) {
+  for (const CopyChoice::Offer offer : {CopyChoice::Offer{false, false, false},
+                                        {true, false, false},
+                                        {false, true, false},
+                                        {false, false, true},
+                                        {true, false, true}}) {
     CopyChoice choice;
     const Copies copies = copy(choice, kFar, 10000, 4096, offer);
-    ck_assert_int_gt(copies.count(CopyMethod::library), 0);
+    ck_assert_int_eq(copies.count(CopyMethod::library) > 0, offer.library);
     ck_assert_int_eq(copies.count(CopyMethod::string) > 0, offer.string);
     ck_assert_int_eq(copies.count(CopyMethod::stream) > 0, offer.stream);
   }
@@ -125,7 +130,7 @@ TEST(times_ever_fewer_copies) {
 TEST(tries_what_is_far_slower_in_one_copy_of_a_thousand) {
   CopyChoice choice;
   copy(choice, kNear, 10000);
-  ck_assert_int_le(copy(choice, kNear, 10240).count(CopyMethod::string), 10);
+  ck_assert_int_ge(copy(choice, kNear, 10240).count(CopyMethod::loop), 10230);
 }
 
 TEST(follows_cores_that_move) {

@@ -15,12 +15,12 @@ namespace {
 
 /// The C library copies less by vectors, and more in a way that spares the cache.
 constexpr size_t kLoopLeast = 2048, kLoopMost = size_t{1} << 20;
-/// Shorter payloads are not copied by string copies, which do not leave them in the first cache,
-/// where the application wants them.
+/// Shorter payloads are copied by the loop: string copies, which memcpy() may use as well, do not
+/// leave them in the first cache, where the application wants them.
 constexpr size_t kStringLeast = 4097;
 
-/// Wider vectors than those of every x86-64 gain nothing: the lines come from another core.
-void copy_lines(std::byte* to, const std::byte* from, size_t lines) noexcept {
+// Each function copies whole lines to an aligned address.
+void copy_lines_sse2(std::byte* to, const std::byte* from, size_t lines) noexcept {
   for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
@@ -32,6 +32,21 @@ void copy_lines(std::byte* to, const std::byte* from, size_t lines) noexcept {
     _mm_store_si128(reinterpret_cast<__m128i*>(to + 48), d);
   }
 }
+
+__attribute__((target("avx512f"))) void copy_lines_avx512(std::byte* to, const std::byte* from,
+                                                          size_t lines) noexcept {
+  for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine)
+    _mm512_store_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+}
+
+/// Vectors of a whole line read 4 KiB from a near core a sixth faster on Zen 4; those of half a
+/// line gain little.
+using CopyLines = void (*)(std::byte*, const std::byte*, size_t) noexcept;
+CopyLines best_copy_lines() noexcept {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") ? copy_lines_avx512 : copy_lines_sse2;
+}
+const CopyLines g_copy_lines = best_copy_lines();
 
 /// Enhanced REP MOVSB (Intel SDM, CPUID leaf 7). Without it, string copies move bytes one by one.
 bool has_fast_strings() noexcept {
@@ -69,16 +84,12 @@ void copy_loop(void* to, const void* from, size_t length) noexcept {
   if (length < kLoopLeast || length > kLoopMost)
     std::memcpy(to, from, length);
   else
-    copy_by_lines(to, from, length, copy_lines);
+    copy_by_lines(to, from, length, g_copy_lines);
 }
 
 void copy_payload(void* to, const void* from, size_t length) noexcept {
-  if (length < kLoopLeast || length > kLoopMost) [[likely]] {
-    std::memcpy(to, from, length);
-    return;
-  }
-  const bool strings = length >= kStringLeast && g_fast_strings;
-  const CopyChoice::Choice choice = t_choice.choose(length, {strings, false});
+  if (length < kStringLeast || length > kLoopMost) return copy_loop(to, from, length);
+  const CopyChoice::Choice choice = t_choice.choose(length, {true, g_fast_strings, false});
   if (!choice.timed) [[likely]]
     return copy_by(choice.method, to, from, length);
   const util::SystemClock clock;

@@ -20,7 +20,7 @@ inline void copy_ends(std::byte* to, const std::byte* from, size_t length) noexc
 }
 
 /// A memcpy() for payloads, whose lines another core wrote or will read. From 4 KiB to
-/// 1 MiB it uses the method that is measured to be faster in this thread (CopyChoice).
+/// 1 MiB it uses the method that is measured to be fastest in this thread (CopyChoice).
 void copy_payload(void* to, const void* from, size_t length) noexcept;
 /// A memcpy() by vectors. On x86 the C library copies from 2 or 4 KiB on by `rep movsb`.
 void copy_loop(void* to, const void* from, size_t length) noexcept;

@@ -12,8 +12,9 @@ size_t CopyChoice::class_of(size_t length) noexcept {
 bool CopyChoice::SizeClass::offered(CopyMethod method, Offer offer) const noexcept {
   switch (method) {
     case CopyMethod::loop:
-    case CopyMethod::library:
       return true;
+    case CopyMethod::library:
+      return offer.library;
     case CopyMethod::string:
       return offer.string;
     case CopyMethod::stream:
@@ -30,6 +31,9 @@ bool CopyChoice::SizeClass::may_stream() const noexcept {
 }
 
 CopyMethod CopyChoice::SizeClass::on_trial(Offer offer) noexcept {
+  knows_all = true;
+  for (size_t i = 0; i < kMethods; ++i)
+    if (offered(CopyMethod(i), offer) && rate(CopyMethod(i)).count() < kTrials) knows_all = false;
   tries_other = !tries_other;
   if (!tries_other) return best;
   for (size_t i = 0; i < kMethods; ++i) {
@@ -54,7 +58,7 @@ void CopyChoice::SizeClass::choose_best() noexcept {
     pause = kFirstPause;
     return;
   }
-  pause = std::min(2 * pause, kLongestPause);
+  if (knows_all) pause = std::min(2 * pause, kLongestPause);
 }
 
 void CopyChoice::record(size_t length, CopyMethod used, uint64_t nanoseconds) noexcept {

@@ -25,9 +25,9 @@ class CopyChoice {
  public:
   constexpr CopyChoice() noexcept { x_classes[0].slow = kSlowIfShort; }
 
-  /// The methods that are possible besides the loop and the library.
+  /// The methods that are possible besides the loop.
   struct Offer {
-    bool string, stream;
+    bool library, string, stream;
   };
   struct Choice {
     CopyMethod method;
@@ -45,8 +45,8 @@ class CopyChoice {
   void record(size_t length, CopyMethod used, uint64_t nanoseconds) noexcept;
 
   static constexpr size_t kLeast = 1024;  ///< shorter payloads are copied by the loop
-  /// Copies from one that is timed to the next: first, and at most. A method that is far slower
-  /// than the best is tried in half of the timed copies.
+  /// Copies from one that is timed to the next: until all methods are known, and at most. Methods
+  /// that are far slower than the best are tried in half of the timed copies.
   static constexpr uint32_t kFirstPause = 4;
   static constexpr uint32_t kLongestPause = 512;
   static constexpr unsigned kTrials = 2;  ///< timed copies of each of two methods, to compare them
@@ -65,12 +65,13 @@ class CopyChoice {
     CopyMethod best = CopyMethod::loop;
     CopyMethod other = CopyMethod::loop;  ///< the last one tried besides the best
     bool tries_other = false;
-    float slow = kSlow;  ///< see may_stream()
+    bool knows_all = false;  ///< what is offered was timed kTrials times
+    float slow = kSlow;      ///< see may_stream()
     const util::RecentRates& rate(CopyMethod method) const noexcept {
       return rates[size_t(method)];
     }
     bool offered(CopyMethod method, Offer offer) const noexcept;
-    /// The faster one of the others is slow. Where streaming is the best, somewhat more is slow, so
+    /// The fastest of the others is slow. Where streaming is the best, somewhat more is slow, so
     /// that a rate near the limit does not lead to and fro.
     bool may_stream() const noexcept;
     void choose_best() noexcept;

@@ -67,7 +67,7 @@ void copy_by(hmem::CopyMethod method, std::byte* to, const void* from, uint32_t 
 }
 
 /// The stamp that follows becomes visible after these stores, so the time of a copy includes their
-/// way from the store buffer, which holds a few KiB. Without it streaming stores seem to take none.
+/// way from the store buffer, which holds a few KiB: without it short copies seem to take no time.
 void wait_for_stores() noexcept {
 #if defined(__x86_64__)
   asm volatile("mfence" : : : "memory");
@@ -133,8 +133,8 @@ hmem::CopyChoice::Choice choose_copy(hmem::CopyChoice* copy, StreamingPolicy str
   using hmem::CopyMethod;
   if (length < hmem::CopyChoice::kLeast || !copy) return {CopyMethod::loop, false};
   if (streaming == StreamingPolicy::always) return {CopyMethod::stream, false};
-  return copy->choose(length,
-                      {hmem::string_copies_possible(), streaming == StreamingPolicy::calibrate});
+  return copy->choose(
+      length, {true, hmem::string_copies_possible(), streaming == StreamingPolicy::calibrate});
 }
 
 uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
@@ -246,6 +246,7 @@ void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) n
   if (!choice.timed) [[likely]]
     return copy_by(choice.method, to, from, length);
   const util::SystemClock clock;
+  wait_for_stores();
   const uint64_t start = clock.now();
   copy_by(choice.method, to, from, length);
   wait_for_stores();
