@@ -78,6 +78,16 @@ TEST(short_payloads_may_be_slower_before_they_are_streamed) {
   }
 }
 
+TEST(streaming_that_becomes_possible_late_is_known_in_few_copies) {
+  constexpr Costs kFast{2, 100, 100, 9}, kSlowLater{15, 100, 100, 6};
+  CopyChoice choice;
+  copy(choice, kFast, 10000);
+  int others = 0;
+  while (copy(choice, kSlowLater, 1).count(CopyMethod::stream) == 0 && others < 10000) ++others;
+  ck_assert_int_lt(others, 10000);
+  ck_assert_int_gt(copy(choice, kSlowLater, 1000).count(CopyMethod::stream), 900);
+}
+
 /// The receiver must read what was streamed from memory, which no time of the sender includes.
 constexpr Costs kNearMeasured{6, 100, 100, 4}, kFarMeasured{30, 100, 100, 4};
 

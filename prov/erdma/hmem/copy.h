@@ -19,8 +19,8 @@ inline void copy_ends(std::byte* to, const std::byte* from, size_t length) noexc
   std::memcpy(to + length - Size, last, Size);
 }
 
-/// A memcpy() for payloads, whose lines another core wrote or will read. From 4 KiB to
-/// 1 MiB it uses the method that is measured to be fastest in this thread (CopyChoice).
+/// A memcpy() for payloads, whose lines another core wrote or will read. Above 4 KiB
+/// and up to 1 MiB it uses the method that is measured to be fastest in this thread (CopyChoice).
 void copy_payload(void* to, const void* from, size_t length) noexcept;
 /// A memcpy() by vectors. On x86 the C library copies from 2 or 4 KiB on by `rep movsb`.
 void copy_loop(void* to, const void* from, size_t length) noexcept;
@@ -31,6 +31,7 @@ bool string_copies_possible() noexcept;
 
 inline constexpr size_t kCacheLine = 64;
 /// Copies whole lines to an aligned address by copy_lines(to, from, lines), and the rest by memcpy.
+/// `length` ≥ kCacheLine.
 template <typename CopyLines>
 void copy_by_lines(void* to, const void* from, size_t length, CopyLines copy_lines) noexcept {
   auto* target = static_cast<std::byte*>(to);

@@ -34,6 +34,7 @@ CopyMethod CopyChoice::SizeClass::on_trial(Offer offer) noexcept {
   knows_all = true;
   for (size_t i = 0; i < kMethods; ++i)
     if (offered(CopyMethod(i), offer) && rate(CopyMethod(i)).count() < kTrials) knows_all = false;
+  if (!knows_all) pause = kFirstPause;  // streaming was not possible before
   tries_other = !tries_other;
   if (!tries_other) return best;
   for (size_t i = 0; i < kMethods; ++i) {

@@ -49,7 +49,7 @@ class CopyChoice {
   /// that are far slower than the best are tried in half of the timed copies.
   static constexpr uint32_t kFirstPause = 4;
   static constexpr uint32_t kLongestPause = 512;
-  static constexpr unsigned kTrials = 2;  ///< timed copies of each of two methods, to compare them
+  static constexpr unsigned kTrials = 2;  ///< timed copies of each method, to compare it
   /// Bytes per nanosecond, up to the end of the stores; below that a method is slow. Near cores
   /// reach 10 to 40, and 6 to 20 with payloads of up to 2 KiB, far ones 2 to 6 and 1 to 4.
   static constexpr float kSlow = 8, kSlowIfShort = 4;
