@@ -9,7 +9,7 @@ namespace {
 using erdma::hmem::CopyChoice;
 using erdma::hmem::CopyMethod;
 
-constexpr CopyChoice::Offer kAll{true, true, true};
+constexpr CopyChoice::Offer kAll{true, true};
 
 /// Nanoseconds that a copy of 64 bytes takes by each method.
 struct Costs {
@@ -72,8 +72,7 @@ TEST(short_payloads_may_be_slower_before_they_are_streamed) {
       const bool slow = loop > (length == 2048 ? 16 : 8);
       const int streamed =
           copy(choice, {{loop, 100, 100, 4}}, 10000, length).count(CopyMethod::stream);
-      ck_assert_int_ge(streamed, slow ? 9800 : 0);
-      ck_assert_int_le(streamed, slow ? 10000 : 0);
+      ck_assert(slow ? streamed > 9800 : streamed == 0);
     }
   }
 }
@@ -106,7 +105,7 @@ TEST(a_rate_near_the_limit_does_not_lead_to_and_fro) {
   CopyChoice choice;
   int timed = 0, streamed = 0;
   for (int i = 0; i < 40000; ++i) {
-    const CopyChoice::Choice chosen = choice.choose(4096, {true, false, true});
+    const CopyChoice::Choice chosen = choice.choose(4096, {false, true});
     streamed += chosen.method == CopyMethod::stream;
     if (!chosen.timed) continue;
     const uint64_t by_loop = timed++ % 16 < 8 ? 4096 / 8 - 10 : 4096 / 8 + 10;
@@ -117,14 +116,11 @@ TEST(a_rate_near_the_limit_does_not_lead_to_and_fro) {
 }
 
 TEST(uses_only_what_is_offered) {
-  for (const CopyChoice::Offer offer : {CopyChoice::Offer{false, false, false},
-                                        {true, false, false},
-                                        {false, true, false},
-                                        {false, false, true},
-                                        {true, false, true}}) {
+  for (const CopyChoice::Offer offer :
+       {CopyChoice::Offer{false, false}, {true, false}, {false, true}}) {
     CopyChoice choice;
     const Copies copies = copy(choice, kFar, 10000, 4096, offer);
-    ck_assert_int_eq(copies.count(CopyMethod::library) > 0, offer.library);
+    ck_assert_int_gt(copies.count(CopyMethod::library), 0);
     ck_assert_int_eq(copies.count(CopyMethod::string) > 0, offer.string);
     ck_assert_int_eq(copies.count(CopyMethod::stream) > 0, offer.stream);
   }

@@ -90,7 +90,7 @@ void copy_loop(void* to, const void* from, size_t length) noexcept {
 
 void copy_payload(void* to, const void* from, size_t length) noexcept {
   if (length < kStringLeast || length > kLoopMost) return copy_loop(to, from, length);
-  const CopyChoice::Choice choice = t_choice.choose(length, {true, g_fast_strings, false});
+  const CopyChoice::Choice choice = t_choice.choose(length, {g_fast_strings, false});
   if (!choice.timed) [[likely]]
     return copy_by(choice.method, to, from, length);
   const util::SystemClock clock;

@@ -12,9 +12,8 @@ size_t CopyChoice::class_of(size_t length) noexcept {
 bool CopyChoice::SizeClass::offered(CopyMethod method, Offer offer) const noexcept {
   switch (method) {
     case CopyMethod::loop:
-      return true;
     case CopyMethod::library:
-      return offer.library;
+      return true;
     case CopyMethod::string:
       return offer.string;
     case CopyMethod::stream:
@@ -34,7 +33,7 @@ CopyMethod CopyChoice::SizeClass::on_trial(Offer offer) noexcept {
   knows_all = true;
   for (size_t i = 0; i < kMethods; ++i)
     if (offered(CopyMethod(i), offer) && rate(CopyMethod(i)).count() < kTrials) knows_all = false;
-  if (!knows_all) pause = kFirstPause;  // streaming was not possible before
+  if (!knows_all) pause = kFirstPause;  // also if streaming becomes possible late
   tries_other = !tries_other;
   if (!tries_other) return best;
   for (size_t i = 0; i < kMethods; ++i) {

@@ -25,9 +25,9 @@ class CopyChoice {
  public:
   constexpr CopyChoice() noexcept { x_classes[0].slow = kSlowIfShort; }
 
-  /// The methods that are possible besides the loop.
+  /// The methods that are possible besides the loop and the library.
   struct Offer {
-    bool library, string, stream;
+    bool string, stream;
   };
   struct Choice {
     CopyMethod method;

@@ -133,8 +133,8 @@ hmem::CopyChoice::Choice choose_copy(hmem::CopyChoice* copy, StreamingPolicy str
   using hmem::CopyMethod;
   if (length < hmem::CopyChoice::kLeast || !copy) return {CopyMethod::loop, false};
   if (streaming == StreamingPolicy::always) return {CopyMethod::stream, false};
-  return copy->choose(
-      length, {true, hmem::string_copies_possible(), streaming == StreamingPolicy::calibrate});
+  return copy->choose(length,
+                      {hmem::string_copies_possible(), streaming == StreamingPolicy::calibrate});
 }
 
 uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
