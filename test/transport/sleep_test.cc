@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdarg>
 #include <functional>
 #include <thread>
@@ -25,6 +26,13 @@ namespace {
 std::function<void()> g_at_barrier;
 unsigned g_barriers = 0;
 unsigned g_slow_barriers = 0;  ///< barriers on all processors of the host
+
+/// What the kernel offers. One that keeps processors free of interrupts (nohz_full=) has no barrier
+/// on all processors.
+long g_offered = MEMBARRIER_CMD_GLOBAL | MEMBARRIER_CMD_GLOBAL_EXPEDITED |
+                 MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
+
+unsigned g_refused_datagrams = 0;  ///< the kernel has no memory for so many
 
 /// A thread that is stopped when it is about to ring the bell of a peer.
 thread_local bool t_stops_at_bell = false;
@@ -98,6 +106,17 @@ TEST(a_receiver_of_peers_that_have_not_registered_stays_known_as_one_that_sleeps
   ck_assert_uint_eq(barriers_of_sleep(pair.a), 0);
 }
 
+TEST(a_receiver_without_slow_barriers_stays_known_as_one_that_sleeps) {
+  g_offered &= ~MEMBARRIER_CMD_GLOBAL;
+  Met pair;
+  for (int i = 0; i < 2; ++i) {
+    ck_assert(told_to_fence(pair.b_to_a()));
+    (void)barriers_of_sleep(pair.a);
+    ck_assert_uint_eq(g_slow_barriers, 0);
+    poll_for_long(pair.a);
+  }
+}
+
 /// The receiver publishes room without a fence of its own. Therefore the sender needs a barrier on
 /// the receiver's processor after it has announced that it waits, and before its last look.
 TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
@@ -156,9 +175,28 @@ TEST(a_sender_that_is_stopped_before_it_rings_keeps_nobody_asleep) {
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 4; }));
 }
 
+/// Nobody rings a second time for the same mail.
+TEST(an_endpoint_is_woken_though_the_kernel_had_no_memory_for_a_datagram) {
+  auto bell = transport::shm::WakeSocket::open();
+  ck_assert(bool(bell));
+  g_refused_datagrams = 2;
+  bell->ring();
+  pollfd rung{bell->fd(), POLLIN, 0};
+  ck_assert_int_eq(poll(&rung, 1, 0), 1);
+}
+
 }  // namespace
 
 }  // namespace erdma::test
+
+extern "C" ssize_t sendto(int fd, const void* bytes, size_t length, int flags, const sockaddr* to,
+                          socklen_t to_length) {
+  if (erdma::test::g_refused_datagrams > 0) {
+    errno = --erdma::test::g_refused_datagrams ? ENOMEM : ENOBUFS;
+    return -1;
+  }
+  return syscall(SYS_sendto, fd, bytes, length, flags, to, to_length);
+}
 
 extern "C" ssize_t send(int fd, const void* bytes, size_t length, int flags) {
   if (erdma::test::t_stops_at_bell) {
@@ -183,9 +221,8 @@ extern "C" [[gnu::no_sanitize("address")]] long syscall(long number, ...) noexce
                 argument[5]);
   }
   const long command = argument[0] & 0x7fffffff;
-  if (command == MEMBARRIER_CMD_QUERY)
-    return MEMBARRIER_CMD_GLOBAL | MEMBARRIER_CMD_GLOBAL_EXPEDITED |
-           MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
+  if (command == MEMBARRIER_CMD_QUERY) return erdma::test::g_offered;
+  if (command & ~erdma::test::g_offered) return errno = EINVAL, -1;
   if (command == MEMBARRIER_CMD_GLOBAL || command == MEMBARRIER_CMD_GLOBAL_EXPEDITED) {
     ++erdma::test::g_barriers;
     erdma::test::g_slow_barriers += command == MEMBARRIER_CMD_GLOBAL;

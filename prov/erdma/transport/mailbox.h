@@ -18,7 +18,7 @@ namespace erdma::transport {
 /// connector.
 ///
 /// pending() is one relaxed load. Before it sleeps, the taking thread calls arm(); then the next
-/// message rings the bell, once. `Bell` has ring() const noexcept, which never blocks.
+/// message rings the bell, once. `Bell` has ring() const noexcept, which may wait for memory only.
 template <typename Message, typename Bell>
 class Mailbox {
  public:

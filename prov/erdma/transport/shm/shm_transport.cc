@@ -135,7 +135,9 @@ bool ShmTransport::arm() noexcept {
     const bool registered = x_cold_rings.announce_sleep();
     if (x_barriers.global && !barrier_on_all(x_barriers, registered)) return false;
     x_sleep_announced = true;
-    if (x_barriers.expedited) x_context.attention |= LinkContext::kCountsPolls;
+    // Without the slow barrier, senders fence from the beginning and for good: a peer that comes
+    // later may be out of reach of the fast one.
+    if (x_barriers.global && x_barriers.expedited) x_context.attention |= LinkContext::kCountsPolls;
   }
   x_polls_awake = 0;
   const bool mail = !x_mailbox.arm();

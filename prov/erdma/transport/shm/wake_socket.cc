@@ -54,6 +54,11 @@ int accept_only(int socket, uint64_t secret) noexcept {
 
 constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 
+/// Whether the kernel had no memory for a datagram.
+bool is_without_memory(int error) noexcept {
+  return error == ENOBUFS || error == ENOMEM;
+}
+
 }  // namespace
 
 util::Result<WakeSocket> WakeSocket::open() noexcept {
@@ -73,9 +78,13 @@ util::Result<WakeSocket> WakeSocket::open() noexcept {
   return bell;
 }
 
+/// As Mailbox::post(): the message behind the bell must not be lost, and nobody rings twice for it.
 void WakeSocket::ring() const noexcept {
   const Name name(x_address.name);
-  (void)sendto(fd(), &x_address.secret, sizeof(x_address.secret), kFlags, name.data(), name.bytes);
+  while (sendto(fd(), &x_address.secret, sizeof(x_address.secret), kFlags, name.data(),
+                name.bytes) < 0 &&
+         is_without_memory(errno))
+    usleep(1000);
 }
 
 void WakeSocket::drain() const noexcept {
@@ -101,7 +110,7 @@ util::Result<Waker> Waker::to(const WakeAddress& address) noexcept {
 
 bool Waker::ring() const noexcept {
   const bool rung = send(x_socket.get(), &x_secret, sizeof(x_secret), kFlags) >= 0;
-  x_due = !rung && (errno == ENOBUFS || errno == ENOMEM);
+  x_due = !rung && is_without_memory(errno);
   return !x_due;
 }
 

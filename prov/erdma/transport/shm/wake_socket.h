@@ -28,7 +28,8 @@ class WakeSocket {
 
   int fd() const noexcept { return x_socket.get(); }
   const WakeAddress& address() const noexcept { return x_address; }
-  /// For another thread of this process. Never blocks.
+  /// For the connection thread of this endpoint. Waits while the kernel has no memory for a
+  /// datagram.
   void ring() const noexcept;
   void drain() const noexcept;
   void reset() noexcept { x_socket.reset(); }
