@@ -307,14 +307,15 @@ TEST(long_write_that_is_fetched_at_once_is_answered) {
   pair.expect_silent();
 }
 
-TEST(transfer_that_fails_at_the_target_is_an_error_here, 2) {
+TEST(transfer_that_fails_at_the_target_is_an_error_here, 3) {
   OneSidedPair pair;
   auto large = pattern(5000);
-  if (_i) pair.b.transport.behaviour.transfer_refusal = -FI_EINVAL;
-  pair.b.transport.behaviour.transfer_status = -FI_EIO;
+  if (_i == 1) pair.b.transport.behaviour.transfer_refusal = -FI_EINVAL;
+  pair.b.transport.behaviour.transfer_status = _i == 2 ? -FI_ECANCELED : -FI_EIO;
   must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
   pair.run_until_idle();
-  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, _i ? FI_EINVAL : FI_EIO);
+  constexpr int kErrors[] = {FI_EIO, FI_EINVAL, FI_ECONNABORTED};
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, kErrors[_i]);
   ck_assert(pair.region.events.empty());
   pair.expect_silent();
 }

@@ -230,10 +230,10 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
   }
   Peer& peer = *delivery.peer;
   delivery.state = Delivery::State::answered;
-  delivery.outcome = status;
+  delivery.outcome = outcome_of(status);
   delivery.mark = peer.unsent.latest();
   const bool answers = delivery.link && (tells || (status != 0 && !by_fragments));
-  if (!answers || x_controls.answer(peer, delivery.sender, status, delivery))
+  if (!answers || x_controls.answer(peer, delivery.sender, delivery.outcome, delivery))
     report(delivery);
   else
     peer.incoming->active.push_back(delivery);
@@ -295,7 +295,6 @@ void Deliveries::complete(Delivery& delivery) noexcept {
   CompletionSink& sink = *delivery.sink;
   if (delivery.discards) status = 0;  // whatever becomes of the message
   x_deliveries.release(delivery);
-  if (multi && status == -FI_ECANCELED) status = -kMessageGivenUp;
   ReceiveQueues::complete(sink, done, message_length, status);
   if (multi) x_queues.retire(*multi, x_received);
 }
@@ -343,7 +342,7 @@ void Deliveries::cancel_all(PendingList<Delivery>& deliveries, CompletionSink& s
   while (Delivery* delivery = deliveries.pop_front()) {
     Receive* const multi = delivery->multi;
     ErrorCompletion failed(delivery->context, delivery->completion_flags,
-                           multi ? kMessageGivenUp : FI_ECANCELED, delivery->tag);
+                           multi ? kGivenUp : FI_ECANCELED, delivery->tag);
     failed.data = delivery->data;
     failed.source = delivery->peer->fi_addr;
     leave_arrival(*delivery);

@@ -138,9 +138,15 @@ struct Send final : Pending {
   CompletionSink* sink = nullptr;  ///< where the operation completes
 };
 
-/// The error of a message to a multi-receive buffer that its sender or the receiving endpoint gave
-/// up. FI_ECANCELED would mean that the application has cancelled the buffer.
-inline constexpr int kMessageGivenUp = FI_ECONNABORTED;
+/// The error of an operation that the other side gave up, and of a message to a multi-receive
+/// buffer that the receiving endpoint gave up. FI_ECANCELED would mean that the application has
+/// cancelled the operation or the buffer, which MPI libraries do not count as a failure.
+inline constexpr int kGivenUp = FI_ECONNABORTED;
+
+/// The status with which an operation ends whose transfer, or whose peer, ended with this one.
+constexpr int outcome_of(int status) noexcept {
+  return status == -FI_ECANCELED ? -kGivenUp : status;
+}
 
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer. A
 /// receive with one buffer, for one message, uses only the first two cache lines.

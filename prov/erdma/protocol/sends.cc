@@ -87,7 +87,7 @@ void Sends::on_fin(const Peer& peer, transport::Link& link, const wire::ControlH
   if (!inbound::takes(link, inbound::judge_fin(send, peer, header, length),
                       "an end that nothing awaits"))
     return;
-  const int status = util::peer_status(header.status);
+  const int status = outcome_of(util::peer_status(header.status));
   if (x_config.device_memory) [[unlikely]]
     return send->initiator->on_device_fin(*send, status);
   finish(*send, status);
@@ -95,7 +95,7 @@ void Sends::on_fin(const Peer& peer, transport::Link& link, const wire::ControlH
 
 void Sends::on_moved(util::PoolHandle handle, int status) noexcept {
   Send* const send = x_sends.find(handle);
-  if (send) send->initiator->on_moved(*send, status);
+  if (send) send->initiator->on_moved(*send, outcome_of(status));
 }
 
 /// Returns whether the remote key, if any, is that of memory that the send has shared.
