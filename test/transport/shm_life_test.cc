@@ -1,7 +1,10 @@
-// A peer shows that its process exists, until the process ends or the endpoint is closed.
+// A peer shows that its process exists, until the process ends or the endpoint is closed, and says
+// when it closes.
 #include <atomic>
 #include <csignal>
 #include <thread>
+
+#include <rdma/fi_errno.h>
 
 #include "libcheck.h"
 #include "transport/shm/link.h"
@@ -62,6 +65,29 @@ TEST(a_peer_without_a_thread_shows_nothing) {
     pair.poll(), other.step();
   ck_assert(!known_of_peer(pair.a_to_b()).exists());
   ck_assert(known_of_peer(pair.a_to_b()).may_be_called());
+}
+
+/// Rows: the endpoint has not read the welcome when it closes, or the mail about its channels.
+TEST(an_endpoint_closes_in_order_while_it_connects, 2) {
+  transport::shm::Options options;
+  options.background = false;
+  Side a, b;
+  ck_assert(open_side(a, options) && open_side(b, options));
+  const auto step = [](Side& side) {
+    while (static_cast<transport::shm::ShmTransport&>(*side.transport).step()) continue;
+  };
+  ck_assert_int_eq(
+      (**b.transport->link_to(a.name)).send(numbered(1), nullptr, 0, 0, transport::SendHint::none),
+      -FI_EAGAIN);
+  step(b);
+  step(a);
+  if (_i) step(b);
+  a.poll();
+  b.owned.reset();
+  step(a);
+  a.poll();
+  ck_assert_uint_eq(a.sink->downs.size(), 1);
+  ck_assert_int_eq(a.sink->downs[0].status, -FI_ESHUTDOWN);
 }
 
 }  // namespace

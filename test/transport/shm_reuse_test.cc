@@ -472,6 +472,9 @@ TEST(a_peer_that_executes_another_program_is_not_called_for_long) {
   // No thread polls the child: the connection thread sees that its sockets are closed.
   while (rig.access(transport::shm::CmaCall::write, 1024) == transport::kDone) continue;
   ck_assert_int_eq(kill(rig.child.pid(), 0), 0);
+  // It has not closed its endpoint in order, so receives that wait for it must fail.
+  while (rig.side.sink->downs.empty()) rig.side.poll();
+  ck_assert_int_eq(rig.side.sink->downs[0].status, -FI_ECONNRESET);
 }
 
 /// The peer lives, but does not show it, and its sockets are open. So only the nonce shows that the

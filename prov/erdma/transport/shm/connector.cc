@@ -7,6 +7,18 @@
 #include <rdma/fi_errno.h>
 
 namespace erdma::transport::shm {
+namespace {
+
+/// The endpoint closes. The polling thread has not closed connections whose mail it has not read,
+/// and those that are not up here may be up at the peer.
+void say_bye(const Connection& connection) noexcept {
+  const bool may_be_up = connection.state == ConnectionState::up ||
+                         connection.state == ConnectionState::awaiting_welcome;
+  if (may_be_up && !connection.closed.load())
+    (void)send_control(connection.socket, ControlType::bye, -FI_ESHUTDOWN);
+}
+
+}  // namespace
 
 Connector::Connector(const ConnectorConfig& config)
     : x_connections(config, x_thread),
@@ -28,10 +40,13 @@ util::Result<std::unique_ptr<Connector>> Connector::start(const ConnectorConfig&
 
 Connector::~Connector() {
   x_thread.stop();
+  if (!x_abandoned)
+    for (const auto& connection : x_connections.all()) say_bye(*connection);
   x_listener.close();
 }
 
 void Connector::abandon() noexcept {
+  x_abandoned = true;
   x_listener.abandon();
   x_thread.abandon();
 }
@@ -128,7 +143,7 @@ void Connector::on_time() {
   for (const auto& connection : x_connections.due(now)) {
     connection->deadline = 0;
     if (connection->state == ConnectionState::hung_up)
-      x_control.lose(*connection, -FI_ESHUTDOWN);
+      x_control.on_grace_over(*connection);
     else if (connection->state > ConnectionState::hung_up)
       x_quarantine.watch(*connection);
     else if (connection->state != ConnectionState::up || connection->welcome_due)

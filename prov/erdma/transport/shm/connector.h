@@ -59,6 +59,7 @@ class Connector final : private EndpointThread::Work {
   void on_time() override;
   uint64_t next_deadline() const noexcept override;
 
+  bool x_abandoned = false;  ///< abandon() was called: the destructor tells no peer
   Connections x_connections;
   Quarantine x_quarantine{x_connections};
   CmaNegotiation x_negotiation{x_connections};

@@ -14,7 +14,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// A process closes its sockets shortly before its pidfd reports its exit.
+/// A process closes its sockets shortly before its pidfd reports its exit, and an endpoint says bye
+/// on all its connections at about the same time.
 constexpr uint64_t kExitGrace = 100'000'000;
 
 /// How long this process may lack a descriptor for the memory of large messages, or the room to map
@@ -132,6 +133,9 @@ bool ControlReader::handle(Connection& connection, const Control& control, util:
       x_negotiation.on_proof(connection, uint32_t(control.value));
       return true;
     case ControlType::bye:
+      // What the peer says to a bye of this side tells nothing.
+      if (bye_status(control.value) == -FI_ESHUTDOWN && !connection.closed.load())
+        connection.process->said_bye = x_connections.config.clock->now();
       lose(connection, bye_status(control.value));
       return true;
     default:
@@ -214,6 +218,20 @@ void ControlReader::on_hang_up(Connection& connection) {
   x_connections.unwatch(connection);
   connection.state = ConnectionState::hung_up;
   connection.deadline = x_connections.config.clock->now() + kExitGrace;
+}
+
+/// An endpoint that closes in order has said bye here or on another connection. A process that
+/// gives back much memory while it is killed may take longer, and one that executes another program
+/// does not exit.
+void ControlReader::on_grace_over(Connection& connection) {
+  const uint64_t bye = connection.process->said_bye;
+  const bool in_order = bye && x_connections.config.clock->now() - bye <= 2 * kExitGrace;
+  lose(connection, in_order ? -FI_ESHUTDOWN : -FI_ECONNRESET);
+}
+
+void ControlReader::on_unsent(Connection& connection) {
+  read(connection, kAll);
+  if (connection.state == ConnectionState::up) lose(connection, -FI_ECONNRESET);
 }
 
 void ControlReader::on_exit(uint64_t process_id) {

@@ -23,6 +23,10 @@ class ControlReader {
   /// channel.
   void read_controls(uint64_t nonce);
   void on_exit(uint64_t process);
+  /// Nothing told why the socket was closed.
+  void on_grace_over(Connection& connection);
+  /// A message could not be sent. The peer may have closed the channel.
+  void on_unsent(Connection& connection);
   /// The channel is over: tells the peer and the polling thread.
   void lose(Connection& connection, int status);
 

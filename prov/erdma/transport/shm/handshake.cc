@@ -236,7 +236,7 @@ bool Handshake::send_welcome(Connection& connection) {
     if (time - connection.attempt->started < most_wait_for_room()) return true;
     send_refusal(connection);
   }
-  if (rc) return x_control.lose(connection, -FI_ECONNRESET), false;
+  if (rc) return x_control.on_unsent(connection), false;
   x_connections.forget_attempt(connection);
   x_negotiation.begin(connection);
   return true;
