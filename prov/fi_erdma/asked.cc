@@ -20,9 +20,11 @@ AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds, U
     return until == Until::kEndpoints ? question.fully_answered(seen.processes)
                                       : question.answered(seen.processes);
   };
-  for (; !complete() && left() > 0; seen = look(pids)) {
+  while (!complete() && left() > 0) {
     std::this_thread::sleep_for(Seconds(std::clamp(left(), 0.0, kBetweenLooks)));
     question.ask_again(seen.processes);
+    seen = Look();  // so that memory never holds two looks
+    seen = look(pids);
   }
   AskedLook result;
   for (const Process& process : seen.processes) {

@@ -139,13 +139,16 @@ std::string uverbs_of(const std::string& folder) {
   return {};
 }
 
-/// Whether a port of this device that is down is worth a finding.
-bool is_meant(const std::string& folder, const std::string& device, const Offer& offer) {
+/// Why trouble with this device does not matter; empty if it does.
+std::string why_not_meant(const std::string& folder, const std::string& device,
+                          const Offer& offer) {
+  if (std::ranges::find(offer.devices, device) != offer.devices.end()) return {};
+  if (const std::string named = variable("FI_ERDMA_DEVICE"); !named.empty())
+    return lists(named, device) ? "" : "not one that FI_ERDMA_DEVICE names";
   std::error_code error;
   const auto driver = std::filesystem::read_symlink(folder + "/device/driver", error).filename();
-  if (driver == "erdma" || (driver.empty() && device.starts_with("erdma"))) return true;
-  return lists(variable("FI_ERDMA_DEVICE"), device) ||
-         std::ranges::find(offer.devices, device) != offer.devices.end();
+  const bool of_erdma = driver == "erdma" || (driver.empty() && device.starts_with("erdma"));
+  return of_erdma ? "" : "no device of erdma's";
 }
 
 /// The network interface of the device with its MTU, the largest packet. Empty if unknown.
@@ -207,11 +210,13 @@ void check_process(Report& report, const Offer& offer, const std::string& cost) 
 void check_devices(Report& report, const Request& request, const Offer& offer) {
   report.begin("devices");
   const auto names = Devices(request.sysfs).names();
-  for (const std::string& name : names)
-    if (const std::string folder = request.sysfs + "/" + name; is_meant(folder, name, offer))
+  for (const std::string& name : names) {
+    const std::string folder = request.sysfs + "/" + name;
+    if (const std::string why = why_not_meant(folder, name, offer); why.empty())
       check_device(report, folder, name);
     else
-      report.ok(name + ": no device of erdma's");
+      report.ok(name + ": " + why);
+  }
   for (const std::string& name : offer.devices)
     if (std::ranges::find(names, name) == names.end()) report.ok(name + ": used by erdma");
   if (offer.devices.empty() && variable("FI_ERDMA_DEVICE") != "shm")

@@ -124,9 +124,10 @@ void print_json(const Request& request, const Look& now, const Rates& rates) {
 }
 
 struct Seen {
-  Look look;                 ///< of the wanted device
-  std::set<pid_t> answered;  ///< processes that have just shown what waits in them
+  AskedLook asked;  ///< its look shows the wanted device alone
   std::vector<std::string> gaps;
+
+  const Look& look() const noexcept { return asked.look; }
 };
 
 /// Seconds that processes have to answer.
@@ -134,31 +135,27 @@ double longest_answer(const Request& request) {
   return request.interval > 0 ? std::min(request.interval, kLongestAnswer) : kLongestAnswer;
 }
 
-/// The states of connections are in a page only after its process was asked. Nothing else of a
-/// table needs the help of the process.
+/// Waiting operations and the states of connections are in a page only after its process was asked.
+/// Nothing else needs the help of the process.
 Seen look_for(const Request& request) {
   Seen seen;
-  if (request.by == "peer" && !request.json && !request.prometheus) {
-    AskedLook asked = look_and_ask(request.pids, longest_answer(request));
-    seen.look = std::move(asked.look);
-    seen.answered = std::move(asked.answered);
-  } else {
-    seen.look = look(request.pids);
-  }
-  seen.gaps = gaps_of(seen.look);
-  leave_device(seen.look, request.device);
+  if (request.prometheus || (request.by == "peer" && !request.json))
+    seen.asked = look_and_ask(request.pids, longest_answer(request));
+  else
+    seen.asked.look = look(request.pids);
+  seen.gaps = gaps_of(seen.look());
+  leave_device(seen.asked.look, request.device);
   return seen;
 }
 
 void print(const Request& request, const Seen& seen, const Rates& rates, History* history) {
-  const Look& now = seen.look;
+  const Look& now = seen.look();
   if (request.prometheus) {
-    const AskedLook asked = look_and_ask(request.pids, longest_answer(request));
-    std::fputs(prometheus_text(asked).c_str(), stdout);
-    for (const Process& process : asked.look.processes)
+    std::fputs(prometheus_text(seen.asked).c_str(), stdout);
+    for (const Process& process : now.processes)
       if (!process.page.snapshot)
         fmt::print(stderr, "fi_erdma: {}: {}\n", process.pid, process.page.fault);
-    print_gaps(gaps_of(asked.look));
+    print_gaps(seen.gaps);
   } else if (request.json) {
     print_json(request, now, rates);
   } else {
@@ -167,7 +164,7 @@ void print(const Request& request, const Seen& seen, const Rates& rates, History
     else if (now.processes.empty())
       fmt::print(stderr, "fi_erdma: no process shows an endpoint on {}\n", request.device);
     if (request.live && isatty(STDOUT_FILENO)) std::fputs("\033[H\033[J", stdout);
-    const StatTable table{request.details, history, seen.answered};
+    const StatTable table{request.details, history, seen.asked.answered};
     if (request.by == "rank")
       table.print_by_rank(now, rates);
     else if (request.by == "peer")
@@ -195,20 +192,20 @@ int run_stat(const Request& request) {
     History history(History::terminal_shows_blocks());
     for (unsigned i = 0; (count == 0 || i < count) && pause.wait(interval); ++i) {
       Seen now = look_for(request);
-      const Rates rates(&last.look, now.look);
+      const Rates rates(&last.look(), now.look());
       devices.look(rates.seconds());
       pause.write([&] { print(request, now, rates, request.live ? &history : nullptr); });
       last = std::move(now);
     }
   } else {
-    print(request, last, Rates(nullptr, last.look), nullptr);
+    print(request, last, Rates(nullptr, last.look()), nullptr);
   }
   if (request.live && !request.json && !request.prometheus) {
     // If nothing reads the output, one signal is enough to end the program.
     if (!takes_more()) throw std::runtime_error("nobody reads what it writes");
     devices.print();
   }
-  for (const Process& process : last.look.processes)
+  for (const Process& process : last.look().processes)
     if (!request.pids.empty() && !process.page.snapshot) return 1;
   return 0;
 }

@@ -1102,6 +1102,11 @@ class Doctor(unittest.TestCase):
         self.assertRegex(done.stdout, r"ok    bytes: other\n +b\n")
         self.assertNotIn("good", done.stdout)
         self.assertRegex(job(document("a", good)).stdout, "^1 host: no trouble")
+        # Why something fails, and its remedy.
+        fails = "messages between two processes of this host fail, copied: "
+        done = job(document("a", ("NO", "E201", fails + "one")) + document("b", ("NO", "E201", fails + "two")).replace(
+            '"more": []', '"more": ["mend it", 1]'))
+        self.assertRegex(done.stdout, rf"NO    bytes: {fails}one  \[E201\]\n +a\n  NO    bytes: {fails}two  \[E201\]\n +b\n +mend it\n")
         done = job(document("a", good) + document("b", good)[:-1] + ', "fault": "memfd_create"}')
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stdout, r"NO    doctor: it broke off: memfd_create\n +b\n")
@@ -1124,7 +1129,8 @@ class Doctor(unittest.TestCase):
         os.makedirs(os.path.join(self.folder, "class/infiniband"))
         os.symlink("../../devices/here/infiniband/erdma_0", os.path.join(self.folder, "class/infiniband/erdma_0"))
         self.sysfs("../class/net/eth1/mtu", "8500\n")
-        done = run("doctor", "--for", "nccl", "--sysfs", os.path.join(self.folder, "class/infiniband"), **WITH_PROVIDER)
+        sysfs = os.path.join(self.folder, "class/infiniband")
+        done = run("doctor", "--for", "nccl", "--sysfs", sysfs, **{**WITH_PROVIDER, "FI_ERDMA_DEVICE": ""})
         self.assertIn("erdma_0: port 1 is active, eth1 has MTU 8500", done.stdout)
 
     def test_a_sound_nic_moves_bytes(self):
@@ -1528,7 +1534,11 @@ class Doctor(unittest.TestCase):
 
     def test_a_port_that_is_down(self):
         self.sysfs("erdma_0/ports/1/state", "1: DOWN\n")
-        self.assertEqual(self.codes(**WITH_PROVIDER), {"E501"})
+        self.assertIn("E501", self.codes(**{**WITH_PROVIDER, "FI_ERDMA_DEVICE": ""}))
+        self.assertIn("E501", self.codes(**{**WITH_PROVIDER, "FI_ERDMA_DEVICE": "erdma_0"}))
+        # Containers of jobs without a NIC see those of the host as well.
+        self.assertEqual(self.codes(**WITH_PROVIDER), set())
+        self.assertIn("erdma_0: not one that FI_ERDMA_DEVICE names", str(self.findings))
 
     def test_a_port_of_another_driver_that_is_down(self):
         self.sysfs("mlx5_0/ports/1/state", "1: DOWN\n")
@@ -1539,9 +1549,11 @@ class Doctor(unittest.TestCase):
 
     def test_a_device_whose_file_is_missing(self):
         self.sysfs("erdma_0/ports/1/state", "4: ACTIVE\n")
-        self.assertEqual(self.codes(**WITH_PROVIDER), set())
+        without = {**WITH_PROVIDER, "FI_ERDMA_DEVICE": ""}
+        self.assertNotIn("E502", self.codes(**without))
         self.sysfs("erdma_0/device/infiniband_verbs/uverbs_of_no_host/abi_version", "1\n")
-        self.assertEqual(self.codes(**WITH_PROVIDER), {"E502"})
+        self.assertIn("E502", self.codes(**without))
+        self.assertEqual(self.codes(**WITH_PROVIDER), set())
 
     def test_a_nic_that_has_few_queue_pairs_left(self):
         codes = self.codes(**self.nic, SOFTERDMA_DEVICES="erdma_0,max_qp=40")
