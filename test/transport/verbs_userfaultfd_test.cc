@@ -107,20 +107,23 @@ class Page {
   void* x_at;
 };
 
+std::unique_ptr<MemoryMonitor> monitor_of(const util::EventFd& wake) {
+  const char* why = nullptr;
+  auto created = MemoryMonitor::create(wake, why);
+  ck_assert(bool(created));
+  return std::move(*created);
+}
+
+bool tell_of(const MemoryChanges& changes, const MemoryRange& range) {
+  for (size_t i = 0; i < changes.count; ++i)
+    if (changes.changes[i].range.start == range.start) return true;
+  return false;
+}
+
 /// A domain's monitor, which watches one page.
 struct Domain {
-  Domain() {
-    const char* why = nullptr;
-    auto created = MemoryMonitor::create(wake, why);
-    ck_assert(bool(created));
-    monitor = std::move(*created);
-    ck_assert_int_eq(monitor->watch(page.range()), 0);
-  }
-  bool told_of(const MemoryRange& range) const {
-    for (size_t i = 0; i < changes.count; ++i)
-      if (changes.changes[i].range.start == range.start) return true;
-    return false;
-  }
+  Domain() : monitor(monitor_of(wake)) { ck_assert_int_eq(monitor->watch(page.range()), 0); }
+  bool told_of(const MemoryRange& range) const { return tell_of(changes, range); }
 
   Page page;
   const util::EventFd wake;
@@ -162,6 +165,33 @@ TEST(a_look_without_a_change_waits_for_no_thread, 2) {
   const bool waited = look.waits();
   g_unwatch.open();
   ck_assert(!waited);
+}
+
+/// The second domain has never watched memory near this page, so it is not told that the first one
+/// lets go of it.
+TEST(memory_stays_watched_for_a_domain_that_begins_while_another_ends) {
+  Domain first;
+  const util::EventFd wake;
+  const auto second = monitor_of(wake);
+  int watched = -1;
+  bool stable = false;
+  MemoryChanges changes;
+  g_unwatch.close();
+  {
+    const Beside unwatch([&] { first.monitor->unwatch(first.page.range()); });
+    g_unwatch.await();
+    const Beside watch([&] {
+      watched = second->watch(first.page.range());
+      stable = second->look(changes);
+    });
+    (void)watch.waits();  // or is done
+    g_unwatch.open();
+  }
+  ck_assert_int_eq(watched, 0);
+  ck_assert(stable);
+  first.page.replace();
+  ck_assert(second->look(changes));
+  ck_assert(tell_of(changes, first.page.range()));
 }
 
 /// Else the kernel would refuse the next domain memory that the last one still watches.

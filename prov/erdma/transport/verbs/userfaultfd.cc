@@ -150,6 +150,8 @@ Userfaultfd::~Userfaultfd() {
 }
 
 int Userfaultfd::watch(const MemoryRange& range, Listener& by) noexcept {
+  // Else another listener's unwatch() could end this and not tell, as the filter lacked the range.
+  const std::lock_guard guard(x_mutex);
   by.watched.add(range);  // first, as a change may follow at once
   uffdio_register request{};
   request.range = {range.start, range.bytes()};

@@ -47,6 +47,8 @@ class MonitorTrial;
 ///
 /// A call that changes watched memory waits until its event was read. The thread takes no lock that
 /// is held while memory is allocated or freed, and does neither itself: it would wait for itself.
+/// The calls of the kernel that begin and end watching are made with its lock: they only need the
+/// lock of the address space, which the kernel does not hold while a change waits.
 class Userfaultfd : public std::enable_shared_from_this<Userfaultfd> {
  public:
   /// Who is told of changes. All but `wake` belongs to the Userfaultfd.
@@ -90,7 +92,9 @@ class Userfaultfd : public std::enable_shared_from_this<Userfaultfd> {
   util::Fd x_fd;  ///< closed in a forked child, where it would keep the parent's events alive
   util::EventFd x_stop;
   bool x_counts = true;
-  std::mutex x_mutex;  ///< held from reading events until all listeners are told
+  /// Held from reading events until all listeners are told, and while a range begins or ceases to
+  /// be watched. Taken last.
+  std::mutex x_mutex;
   util::IntrusiveList<Listener> x_listeners;
   /// True from before events are read until all listeners are told. The changing thread may go on
   /// in between.
