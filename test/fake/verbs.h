@@ -92,8 +92,9 @@ struct Nic {
   int post_recv_error = 0;
   int fail_send = -1;  ///< the n-th request from now completes with fail_status
   ibv_wc_status fail_status = IBV_WC_GENERAL_ERR;
-  int refuse_regions = 0;  ///< errno of registrations, or 0
-  int refuse_events = 0;   ///< errno of ibv_get_cq_event(), or 0
+  int refuse_regions = 0;          ///< errno of registrations, or 0
+  size_t most_regions = SIZE_MAX;  ///< beyond it, registrations fail with ENOSPC
+  int refuse_events = 0;           ///< errno of ibv_get_cq_event(), or 0
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   int refuse_fork_init = 0;               ///< errno of ibv_fork_init(), or 0
   std::set<const Qp*> held;               ///< queue pairs whose requests do not execute
@@ -384,6 +385,7 @@ using erdma::fake::Nic;
   const erdma::fake::InAdapter inside;
   Nic& nic = Nic::one();
   if (nic.refuse_regions) return errno = nic.refuse_regions, nullptr;
+  if (nic.regions.size() >= nic.most_regions) return errno = ENOSPC, nullptr;
   if (length > nic.max_mr_size) return errno = EINVAL, nullptr;
   auto region = std::make_unique<erdma::fake::Region>();
   *static_cast<ibv_mr*>(region.get()) = {

@@ -138,6 +138,35 @@ TEST(sinks_of_one_peer_are_registered_anew_before_another_has_them) {
       for (int other = 0; other < peer; ++other) ck_assert(!keys[other].count(key));
 }
 
+TEST(peers_take_turns_at_the_sinks_where_the_device_has_no_region_left) {
+  Rig rig;
+  BlockPool pool(*rig.device, OwnUse::read_buffers, kBytes, kPerSlab, kSlabs);
+  const int peers[2] = {};
+  std::set<uint32_t> keys;
+  for (int turn = 0; turn < 4; ++turn) {
+    BlockPool::Block block;
+    ck_assert(pool.acquire(block, &peers[turn % 2]));
+    keys.insert(block.lkey);
+    pool.release(block);
+    rig.nic.most_regions = rig.nic.regions.size();
+  }
+  ck_assert_uint_eq(keys.size(), 4);
+}
+
+/// There is one region. Its blocks in use keep it.
+TEST(sinks_of_a_busy_peer_are_not_handed_on) {
+  Rig rig;
+  BlockPool pool(*rig.device, OwnUse::read_buffers, kBytes, kPerSlab, kSlabs);
+  const int peers[2] = {};
+  BlockPool::Block busy, other;
+  ck_assert(pool.acquire(busy, &peers[0]));
+  rig.nic.most_regions = rig.nic.regions.size();
+  ck_assert(!pool.acquire(other, &peers[1]));
+  pool.release(busy);
+  ck_assert(pool.acquire(other, &peers[1]));
+  pool.release(other);
+}
+
 TEST(sinks_come_free_for_a_peer_although_others_never_pause) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::read_buffers, kBytes, kPerSlab, kSlabs);

@@ -105,7 +105,9 @@ BlockPool::Slab* BlockPool::with_room(const void* peer) noexcept {
   if (!missing || (x_refused && x_in_use > 0)) return nullptr;
   if (!make(*missing)) {
     x_refused = true;
-    return nullptr;
+    if (!others || others == missing) return nullptr;
+    unmake(*(missing = others));
+    if (!make(*missing)) return nullptr;
   }
   missing->peer = peer;
   x_lowest = uint32_t(missing - x_slabs.data());
