@@ -16,6 +16,7 @@ namespace {
 
 using verbs::OwnMemory;
 using verbs::OwnUse;
+using verbs::ReadBuffers;
 using verbs::TransportType;
 
 constexpr int kSink = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -212,6 +213,37 @@ TEST(memory_that_cannot_be_registered_leaves_no_mapping) {
   ck_assert(moved && !memory);
   moved.reset();
   ck_assert(!moved && rig.nic.regions.empty());
+}
+
+/// Rows: buffers of short reads, buffers of long ones.
+TEST(buffers_of_reads_come_once_there_is_memory_for_them, 2) {
+  constexpr int kReads = 100;
+  Rig rig;
+  AsksForRoom asks;
+  rig.device->set_evictor(&asks);
+  ReadBuffers buffers;
+  const auto acquire = [&] {
+    return _i ? buffers.acquire_long(*rig.device) : buffers.acquire_short(*rig.device);
+  };
+  rig.nic.refuse_regions = ENOSPC;
+  for (int i = 0; i < kReads; ++i) ck_assert_uint_eq(acquire(), ReadBuffers::kNone);
+  ck_assert_uint_eq(asks.count, 3);  // again after 16 reads, and after 32 more
+  rig.nic.refuse_regions = 0;
+  uint32_t slot = ReadBuffers::kNone;
+  for (int i = 0; i < kReads && slot == ReadBuffers::kNone; ++i) slot = acquire();
+  ck_assert_uint_ne(slot, ReadBuffers::kNone);
+  buffers.release(slot);
+  rig.device->set_evictor(nullptr);
+}
+
+TEST(short_reads_have_buffers_where_there_is_no_memory_for_those_of_long_ones) {
+  fake::Nic::one().max_mr_size = 4096;
+  Rig rig;
+  ReadBuffers buffers;
+  ck_assert(!buffers.has_long(*rig.device));
+  const uint32_t slot = buffers.acquire_short(*rig.device);
+  ck_assert_uint_ne(slot, ReadBuffers::kNone);
+  buffers.release(slot);
 }
 
 }  // namespace

@@ -231,6 +231,12 @@ struct FakeCache final : verbs::RegistrationCache {
   }
 };
 
+/// Counts how often the device refused memory of the transport itself.
+struct AsksForRoom final : verbs::RegionEvictor {
+  bool evict_after(int) noexcept override { return ++count, false; }
+  unsigned count = 0;
+};
+
 struct FakeClock final : util::Clock {
   uint64_t time = 1'000'000'000;
   uint64_t now() const noexcept override { return time; }

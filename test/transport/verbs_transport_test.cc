@@ -70,6 +70,30 @@ TEST(receives_grow_for_a_peer_that_would_use_it) {
   }
 }
 
+TEST(receives_grow_once_there_is_memory_for_them) {
+  Two two;
+  two.meet();
+  AsksForRoom asks;
+  two.rig.device->set_evictor(&asks);
+  Link& link = two.pair.a_to_b();
+  const size_t before = link.limits().eager;
+  uint64_t sent = 1;
+  two.rig.nic.refuse_regions = ENOSPC;
+  while (sent < 400) ck_assert_int_eq(two.pair.send(link, sent++, nullptr, 0), 0);
+  ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == sent; }));
+  ck_assert_uint_ge(asks.count, 1);
+  ck_assert_uint_le(asks.count, 5);  // log2(400 / 16) + 1, rounded down
+  two.rig.nic.refuse_regions = 0;
+  while (sent < 10'000 && link.limits().eager == before)
+    ck_assert_int_eq(two.pair.send(link, sent++, nullptr, 0), 0);
+  ck_assert_uint_eq(link.limits().eager, verbs::Options{}.eager_bytes);
+  const auto bytes = pattern(link.limits().eager, 1);
+  ck_assert_int_eq(two.pair.send(link, sent++, bytes.data(), bytes.size()), 0);
+  ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == sent; }));
+  ck_assert(two.b().sink->packets.back().payload == bytes);
+  two.rig.device->set_evictor(nullptr);
+}
+
 TEST(two_sides_that_flood_each_other_go_on) {
   Two two;
   two.meet();

@@ -101,11 +101,11 @@ inline void PacketReceiver::grow() noexcept {
   if (x_receives.grown() || !x_shared.may_grow()) return;
   ReceiveSlots large;
   const auto bytes = uint32_t(kPacketOverhead + x_shared.options.eager_bytes + 63) & ~63u;
-  if (uint64_t(kLargeReceives) * bytes > x_shared.device.limits().max_region ||
-      large.make(x_shared.receive_regions, kLargeReceives, bytes)) {
-    x_shared.growth_failed = true;
-    return;
-  }
+  const size_t all = size_t(kLargeReceives) * bytes;
+  RefusedSize& refused = x_shared.large_receives;
+  if (all > x_shared.device.limits().max_region || refused.refuses(all)) return;
+  if (large.make(x_shared.receive_regions, kLargeReceives, bytes)) return refused.failed(all, true);
+  (void)refused.made(all);
   ++x_shared.grown;  // also if this fails: some receives may be posted, and keep the memory
   if (const int rc = x_receives.grow(large))
     return x_host.broken(rc, "a receive could not be posted");

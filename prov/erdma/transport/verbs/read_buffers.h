@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "transport/verbs/own_memory.h"
+#include "transport/verbs/refused_size.h"
 
 namespace erdma::transport::verbs {
 
@@ -52,7 +53,7 @@ class ReadBuffers {
   bool prepare(const Device& device, OwnMemory& memory, size_t bytes, uint32_t slots) noexcept;
 
   uint32_t x_free = 0;
-  bool x_refused = false;  ///< allocation failed; not tried again
+  RefusedSize x_refused;
   OwnMemory x_short, x_long;
 };
 

@@ -23,7 +23,7 @@ class RefusedSize {
     return false;
   }
 
-  /// The device refused these bytes. `alone`: nothing else was registered.
+  /// The device refused these bytes. `alone`: no registration was left that could make room.
   void failed(size_t bytes, bool alone) noexcept {
     if (bytes < x_least) {
       if (!alone) return;

@@ -9,6 +9,7 @@
 #include "transport/verbs/open_region.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/receive_queue.h"
+#include "transport/verbs/refused_size.h"
 #include "transport/verbs/registration.h"
 #include "transport/verbs/send_queue.h"
 #include "transport/verbs/shared_memory.h"
@@ -36,7 +37,7 @@ struct Resources {
 
   /// Blocks for transfers whose memory cannot be registered: for READs, or for WRITEs.
   BlockPool& bounce_blocks(bool reads) noexcept { return reads ? bounce_sinks : bounce_packets; }
-  bool may_grow() const noexcept { return grown < kMostGrown && !growth_failed; }
+  bool may_grow() const noexcept { return grown < kMostGrown; }
 
   const Device& device;
   const Options options;  ///< limited to what the device can do
@@ -63,8 +64,8 @@ struct Resources {
   util::Pool<Stream> streams;
   util::Pool<Answer> answers;
   ReceiveRegions receive_regions{device};
-  unsigned grown = 0;  ///< connections with large receives, of about half a megabyte each
-  bool growth_failed = false;
+  unsigned grown = 0;          ///< connections with large receives, of about half a megabyte each
+  RefusedSize large_receives;  ///< its uses are packets whose senders would use more
 
  private:
   static constexpr unsigned kMostGrown = 64;
