@@ -9,6 +9,7 @@
 #include <rdma/fi_rma.h>
 
 #include "fabric/hmem_rma_cases.h"
+#include "fabric/shared_receive_rig.h"
 #include "fake/captured_log.h"
 
 namespace {
@@ -320,12 +321,14 @@ TEST(death_of_the_sender_ends_the_receive) {
   exchange(port, port, port.insert(port), 1000);
 }
 
-/// An endpoint without FI_HMEM could not copy into the context's buffers.
-TEST(a_shared_context_with_device_memory_takes_no_endpoint_without) {
+/// An endpoint without FI_HMEM could not copy into the context's buffers. A context without
+/// capabilities of its own has FI_HMEM from its domain.
+TEST(a_shared_context_with_device_memory_takes_no_endpoint_without, 3) {
   Root root(hmem_rma_ask());
   fid_ep* shared = nullptr;
   fi_rx_attr attr = *root.info->rx_attr;
-  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &shared, nullptr), 0);
+  if (_i == 1) attr.caps = 0;
+  ck_assert_int_eq(fi_srx_context(root.domain, _i == 2 ? nullptr : &attr, &shared, nullptr), 0);
   root.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
   for (const int expected : {0, -FI_EINVAL}) {
     fid_ep* ep = nullptr;
@@ -336,6 +339,22 @@ TEST(a_shared_context_with_device_memory_takes_no_endpoint_without) {
       *caps &= ~FI_HMEM;
   }
   ck_assert_int_eq(fi_close(&shared->fid), 0);
+}
+
+TEST(a_shared_context_without_capabilities_receives_into_device_memory, 2) {
+  Shared shared(hmem_ask(), FI_WAIT_NONE, 0, _i ? WithCaps::no_attr : WithCaps::none);
+  for (const size_t length : kLengths) {
+    const auto message = pattern(length);
+    Memory to(true, std::vector<char>(length));
+    ck_assert_int_eq(
+        fi_trecv(shared.srx, to.at(), length, nullptr, FI_ADDR_UNSPEC, length, 0, nullptr), 0);
+    ck_assert_int_eq(
+        fi_tsend(shared.sender.ep, message.data(), length, nullptr, shared.to[_i], length, nullptr),
+        0);
+    ck_assert_uint_eq(shared.wait().len, length);
+    shared.sender.wait();
+    ck_assert(to.bytes() == message);
+  }
 }
 
 /// The endpoint can't access device memory that its domain has registered.

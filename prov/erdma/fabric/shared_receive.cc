@@ -68,7 +68,7 @@ SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* conte
     : FidObject(FI_CLASS_SRX_CTX, context, &domain.children()),
       x_domain(domain),
       x_defaults(caps_of(domain, attr), attr ? attr->op_flags : 0, true),
-      x_cuda(attr ? domain.cuda_for(attr->caps) : nullptr),
+      x_cuda(domain.cuda_for(caps_of(domain, attr))),
       x_receives(*this),
       x_min_multi_recv(kDefaultMinMultiRecv) {
   ops = &g_shared_receive_ops;
