@@ -88,7 +88,6 @@ const Refusal kRefusals[] = {
     {"rx_attr->op_flags", [](fi_info& h) { h.rx_attr->op_flags = FI_DELIVERY_COMPLETE; }},
     {"rx_attr->msg_order", [](fi_info& h) { h.rx_attr->msg_order = FI_ORDER_WAS; }},
     {"rx_attr->comp_order", [](fi_info& h) { h.rx_attr->comp_order = 1; }},
-    {"rx_attr->size", [](fi_info& h) { h.rx_attr->size = 1025; }},
     {"rx_attr->iov_limit", [](fi_info& h) { h.rx_attr->iov_limit = 5; }},
 };
 
@@ -411,6 +410,18 @@ TEST(sizes_follow_the_settings_and_smaller_hints) {
   ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
   ck_assert_uint_eq(info->tx_attr->size, 256);
   ck_assert_uint_eq(info->rx_attr->size, 8);
+}
+
+/// Posted receives never run out.
+TEST(a_receive_queue_of_any_size_is_granted) {
+  for (const size_t size : {size_t{1025}, size_t{65537}, SIZE_MAX}) {
+    InfoPtr hints = make_hints();
+    hints->rx_attr->size = size;
+    InfoPtr info;
+    ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
+    ck_assert_uint_eq(info->rx_attr->size, size);
+    ck_assert_int_eq(erdma::fabric::check_info(kVersion, *info), 0);
+  }
 }
 
 TEST(a_shared_receive_context_is_granted_to_who_asks) {

@@ -169,6 +169,7 @@ int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& 
 
 // Capabilities of the other direction are ignored, since old applications set them on both.
 
+/// Any size is granted, since posted receives never run out.
 int check_rx(const fi_rx_attr& offer, const fi_rx_attr& hints) {
   const uint64_t caps = hints.caps & ~(kTxCaps | kDomainCaps);
   return check_limits(
@@ -176,7 +177,6 @@ int check_rx(const fi_rx_attr& offer, const fi_rx_attr& hints) {
        {"rx_attr->op_flags", hints.op_flags, offer.op_flags, FI_TYPE_OP_FLAGS},
        {"rx_attr->msg_order", hints.msg_order, offer.msg_order, FI_TYPE_MSG_ORDER},
        {"rx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER},
-       {"rx_attr->size", hints.size, offer.size},
        {"rx_attr->iov_limit", hints.iov_limit, offer.iov_limit}});
 }
 
