@@ -253,6 +253,18 @@ TEST(the_room_for_sends_is_what_those_in_flight_leave) {
 
 // --- domains and works ---------------------------------------------------------------------------
 
+/// With FI_AV_USER_ID the source of each message is unknown until fi_av_set_user_id(3), which
+/// libfabric has since 1.20.
+TEST(an_av_of_user_ids_is_refused_where_the_call_to_set_them_is_missing) {
+  constexpr bool kCanSet = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION) >= FI_VERSION(1, 20);
+  Root root;
+  fi_av_attr attr{};
+  attr.flags = FI_AV_USER_ID;
+  fid_av* av = nullptr;
+  ck_assert_int_eq(fi_av_open(root.domain, &attr, &av, nullptr), kCanSet ? 0 : -FI_EINVAL);
+  if (av) ck_assert_int_eq(fi_close(&av->fid), 0);
+}
+
 TEST(a_domain_refuses_what_it_cannot_make) {
   Root root(trigger_ask());
   fi_eq_attr eq_attr{};

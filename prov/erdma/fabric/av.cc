@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include <rdma/fi_eq.h>
@@ -18,6 +19,12 @@ namespace erdma::fabric {
 namespace {
 
 using util::SocketAddress;
+
+/// True if the table has fi_av_set_user_id(3), which libfabric has since 1.20.
+template <typename Ops>
+constexpr bool kTakesUserIds = requires(Ops& ops) {
+  ops.set_user_id;
+};
 
 int av_insertsym(fid_av* fid, const char* node, size_t nodes, const char* service, size_t services,
                  fi_addr_t* fi_addr, uint64_t flags, void* context) noexcept {
@@ -67,9 +74,10 @@ fi_ops_av g_av_ops = [] {
   ops.remove = av_remove;
   ops.lookup = entry<&AddressVector::lookup>;
   ops.straddr = av_straddr;
-#if FI_MAJOR_VERSION >= 2
-  ops.set_user_id = entry<&AddressVector::set_user_id>;
-#endif
+  [](auto& table) {
+    if constexpr (kTakesUserIds<std::remove_reference_t<decltype(table)>>)
+      table.set_user_id = entry<&AddressVector::set_user_id>;
+  }(ops);
   return ops;
 }();
 
@@ -84,8 +92,10 @@ int check_attr(const fi_av_attr& attr) noexcept {
     ERDMA_WARN(AV, "named (shared) address vectors are not supported\n");
     return -FI_ENOSYS;
   }
-  // FI_READ is refused: it applies to named AVs only.
-  return attr.flags & ~(FI_EVENT | FI_SYMMETRIC | FI_AV_USER_ID) ? -FI_EINVAL : 0;
+  // FI_READ is refused: it applies to named AVs only. With FI_AV_USER_ID the source of each message
+  // is unknown until the application sets an id.
+  constexpr uint64_t kUserIds = kTakesUserIds<fi_ops_av> ? FI_AV_USER_ID : 0;
+  return attr.flags & ~(FI_EVENT | FI_SYMMETRIC | kUserIds) ? -FI_EINVAL : 0;
 }
 
 }  // namespace
