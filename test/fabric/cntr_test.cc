@@ -199,7 +199,7 @@ TEST(wait_goes_on_below_the_threshold) {
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
 
-TEST(trywait_refuses_once_for_each_change_not_yet_read) {
+TEST(trywait_refuses_once_for_each_change) {
   Counter& cntr = open(FI_WAIT_FD);
   int fd = -1;
   ck_assert_int_eq(fi_control(&cntr.fid, FI_GETWAIT, &fd), 0);
@@ -213,7 +213,42 @@ TEST(trywait_refuses_once_for_each_change_not_yet_read) {
   fi_cntr_adderr(&cntr, 1);
   ck_assert(readable(fd));
   ck_assert_uint_eq(fi_cntr_readerr(&cntr), 1);
+  ck_assert_int_eq(ask(cntr), -FI_EAGAIN);
   ck_assert_int_eq(ask(cntr), 0);
+  ck_assert(!readable(fd));
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+
+/// An application may set a counter back in each round, and then it grows to the value of which the
+/// last fi_trywait has told.
+TEST(trywait_refuses_also_after_a_change_to_the_value_before) {
+  Counter& cntr = open(FI_WAIT_FD);
+  FakeSource source;
+  {
+    const Attached attached(cntr, source);
+    for (int i = 0; i < 2; ++i) {
+      ck_assert_int_eq(fi_cntr_set(&cntr, 0), 0);
+      ck_assert_uint_eq(fi_cntr_read(&cntr), 0);
+      source.hand_in([&] { cntr.add_success(1); });
+      ck_assert_int_eq(ask(cntr), -FI_EAGAIN);
+      ck_assert_int_eq(ask(cntr), 0);
+    }
+  }
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+
+/// The thread that asks may have read the old value, and another thread the new one.
+TEST(trywait_refuses_also_after_a_change_that_was_read) {
+  Counter& cntr = open(FI_WAIT_FD);
+  FakeSource source;
+  {
+    const Attached attached(cntr, source);
+    ck_assert_uint_eq(fi_cntr_read(&cntr), 0);
+    source.hand_in([&] { cntr.add_success(1); });
+    ck_assert_uint_eq(fi_cntr_read(&cntr), 1);
+    ck_assert_int_eq(ask(cntr), -FI_EAGAIN);
+    ck_assert_int_eq(ask(cntr), 0);
+  }
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
 

@@ -198,7 +198,7 @@ struct World {
     Counter* cntr = nullptr;
     uint64_t value = 0, failures = 0;
     uint64_t changes = 0;
-    uint64_t seen = 0;  ///< `changes` at the last look: a fi_trywait is for all watchers
+    uint64_t seen = 0;  ///< `changes` that a fi_trywait has told of, for all watchers
   };
 
   // Called by a source, or by a thread that posts.
@@ -225,7 +225,10 @@ struct World {
   bool may_sleep(fid_t fid) {
     if (fid == &set->fid) set_seen = counts[1].changes;
     fid_t fids[] = {fid};
-    return erdma::fabric::try_wait(fids, 1) == 0;
+    if (erdma::fabric::try_wait(fids, 1) == 0) return true;
+    for (Count& count : counts)
+      if (fid == &count.cntr->fid) count.seen = count.changes;
+    return false;
   }
   void wait_for(fid_t fid) {
     int fd = -1;
@@ -272,7 +275,7 @@ Sleeper count_watcher(World& world, World::Count& count, uint64_t more) {
           [&world, &count] { return count.changes > count.seen || world.first.has_work(); },
           [&world, &count, goal] {
             while (fi_cntr_read(count.cntr) < goal) {
-              count.seen = count.changes;
+              sched_yield();  // another thread may read the counter now
               world.wait_for(&count.cntr->fid);
             }
           }};
@@ -398,11 +401,13 @@ Change change(World& world, unsigned kind, unsigned which) {
               }};
     case 9:
       return {"fi_trywait of a set", [&] { (void)world.may_sleep(&world.set->fid); }};
-    default:
+    case 10:
       return {"an event", [&] { write_event(world); }};
+    default:
+      return {"fi_cntr_read", [&] { (void)fi_cntr_read(count.cntr); }};
   }
 }
-constexpr unsigned kChanges = 11;
+constexpr unsigned kChanges = 12;
 
 Sleeper sleeper(World& world, unsigned kind, unsigned which, unsigned amount) {
   switch (kind) {
@@ -496,6 +501,11 @@ constexpr Case kCases[] = {
     {{{4, 0, 0}, {4, 0, 0}, {4, 0, 0}}, {{3, 1}, {kNone, 0}, {kNone, 0}}},
     {{{4, 0, 0}, {5, 0, 0}, {kNone, 0, 0}}, {{0, 1}, {kNone, 0}, {kNone, 0}}},
     {{{4, 0, 0}, {2, 1, 1}, {kNone, 0, 0}}, {{1, 1}, {5, 1}, {kNone, 0}}},
+    // A thread that only reads a counter makes its change, while another sleeps or is about to.
+    {{{1, 0, 1}, {kNone, 0, 0}, {kNone, 0, 0}}, {{0, 0}, {11, 0}, {kNone, 0}}},
+    {{{1, 0, 1}, {1, 0, 2}, {kNone, 0, 0}}, {{0, 0}, {11, 0}, {kNone, 0}}},
+    {{{4, 0, 0}, {kNone, 0, 0}, {kNone, 0, 0}}, {{0, 1}, {11, 1}, {kNone, 0}}},
+    {{{4, 0, 0}, {5, 0, 0}, {kNone, 0, 0}}, {{0, 1}, {11, 1}, {kNone, 0}}},
     // Two queues of one source; fi_trywait was called once for one of them, and then no more.
     {{{2, 1, 1}, {3, 0, 0}, {kNone, 0, 0}}, {{7, 0}, {1, 1}, {1, 0}}},
     {{{6, 0, 0}, {6, 0, 0}, {4, 0, 0}}, {{10, 0}, {kNone, 0}, {kNone, 0}}},

@@ -149,6 +149,23 @@ TEST(a_change_of_a_counter_ends_one_wait) {
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
 
+/// Another thread reads the counter before a thread in fi_wait has looked.
+TEST(a_change_that_was_read_ends_one_wait) {
+  Set set;
+  DomainLock lock(erdma::util::LockKind::mutex);
+  FakeSource source;
+  fi_cntr_attr attr = set.cntr_attr();
+  Counter* cntr = *make_cntr({lock, 0, false, {}}, &attr, nullptr);
+  cntr->attach(source);
+  ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
+  source.hand_in([&] { cntr->add_success(1); });
+  ck_assert_uint_eq(fi_cntr_read(cntr), 1);
+  ck_assert_int_eq(fi_wait(set.wait, 0), 0);
+  ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
+  cntr->detach(source);
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+
 TEST(an_event_ends_the_wait_until_it_is_read) {
   Set set;
   fid_eq* eq = set.open_eq();

@@ -17,8 +17,7 @@ uint64_t Counter::read() noexcept {
     failures = x_now.failures;
     progress();
     value = x_now.successes;
-    next = next_rest(value != x_seen.successes);
-    x_seen.successes = value;
+    next = next_rest(std::exchange(x_read, value) != value);
   }
   if (next != Rest::none)
     rest(next, [&] { return x_now.successes != value || x_now.failures != failures; });
@@ -28,7 +27,7 @@ uint64_t Counter::read() noexcept {
 uint64_t Counter::read_error() noexcept {
   const util::DataGuard guard(x_lock);
   progress();
-  return x_seen.failures = x_now.failures;
+  return x_now.failures;
 }
 
 /// Changes the counter on behalf of the application, and runs deferred works that were waiting for
@@ -90,7 +89,7 @@ int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
 Readiness Counter::prepare_wait() noexcept {
   const util::DataGuard guard(x_lock);
   progress();
-  if (std::exchange(x_seen, x_now) != x_now) return Readiness::news;
+  if (std::exchange(x_news, false)) return Readiness::news;
   return watch() ? Readiness::armed : Readiness::busy;
 }
 

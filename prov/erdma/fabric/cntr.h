@@ -73,11 +73,13 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
   int set_error(uint64_t value) noexcept;
   int wait(uint64_t threshold, int timeout_ms) noexcept;
   int close() noexcept;
-  /// For a wait set, and fi_trywait(3).
+  /// For a wait set, and fi_trywait(3). Each change is news once. Reads consume no news: a thread
+  /// that read the old value must not sleep because another thread has read the new one.
   Readiness prepare_wait() noexcept;
 
  private:
   void changed() noexcept {
+    x_news = true;
     if (x_queue) [[unlikely]]
       tell_queue();
     notify();
@@ -94,7 +96,8 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
 
   Values x_now;
   DeferredWorkQueue* x_queue = nullptr;  ///< null before the first work, and after fi_close tried
-  Values x_seen;                         ///< values at the last read or fi_trywait(3)
+  uint64_t x_read = 0;                   ///< successes at the last fi_cntr_read(3)
+  bool x_news = false;                   ///< a change since the last prepare_wait()
   Values x_polled;                       ///< values at the last fi_poll(3)
   util::IntrusiveList<DeferredWork> x_waiting;  ///< by threshold, then age
   unsigned x_works = 0;
