@@ -8,8 +8,10 @@
 #include <string>
 #include <thread>
 
+#include <infiniband/verbs.h>
 #include <rdma/fi_rma.h>
 
+#include "fabric/av.h"
 #include "fabric/rig.h"
 #include "fake/captured_log.h"
 #include "transport/simulated_device.h"
@@ -113,6 +115,43 @@ TEST(a_wildcard_source_means_the_address_of_the_nic) {
   Port a(root), b(root);
   ck_assert(name_of(a).same_host(nic) && name_of(b).same_host(nic));
   exchange_all_ways(a, b);
+}
+
+/// An info for a domain whose NIC has a link-local address. The host need not have it before an
+/// endpoint is enabled.
+fi_info* link_local_info(uint32_t scope) {
+  ibv_gid gid{};
+  {
+    const auto device = open_first_device();
+    ck_assert_int_eq(ibv_query_gid(device->context(), 1, 0, &gid), 0);
+  }
+  // On ib the first GID has this prefix, and the address must be a GID. On iWARP it may be any.
+  gid.raw[0] = 0xfe;
+  gid.raw[1] = 0x80;
+  const SocketAddress own = SocketAddress::from_ip(AF_INET6, gid.raw, 0, scope);
+  fi_info* const info = get_info();
+  std::free(info->src_addr);
+  info->src_addr = std::malloc(own.size());
+  std::memcpy(info->src_addr, own.data(), own.size());
+  info->src_addrlen = own.size();
+  info->addr_format = FI_SOCKADDR_IN6;
+  return info;
+}
+
+/// The scope that the peer published is the number of an interface of its host.
+TEST(a_link_local_peer_has_the_scope_of_the_domain) {
+  Root root(link_local_info(2));
+  fid_av* const av = root.open_av();
+  in6_addr ip{};
+  ck_assert_int_eq(inet_pton(AF_INET6, "fe80::2", &ip), 1);
+  const SocketAddress published = SocketAddress::from_ip(AF_INET6, &ip, 5000, 7);
+  const SocketAddress reached = SocketAddress::from_ip(AF_INET6, &ip, 5000, 2);
+  fi_addr_t index = FI_ADDR_NOTAVAIL;
+  ck_assert_int_eq(fi_av_insert(av, published.data(), 1, &index, 0, nullptr), 1);
+  const auto& vector = erdma::fabric::AddressVector::from(av);
+  ck_assert(vector.address_of(index) == reached);
+  ck_assert_uint_eq(vector.fi_addr_of(reached), index);
+  ck_assert_int_eq(fi_close(&av->fid), 0);
 }
 
 /// The peer alone makes progress after the refusal (fi_msg(3), FI_MORE).

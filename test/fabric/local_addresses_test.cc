@@ -17,9 +17,10 @@ SocketAddress ipv4(const char* text, uint16_t port) {
   return SocketAddress::from_sockaddr(&in, sizeof(in));
 }
 
-SocketAddress ipv6(const char* text) {
+SocketAddress ipv6(const char* text, uint32_t scope = 0) {
   sockaddr_in6 in6{};
   in6.sin6_family = AF_INET6;
+  in6.sin6_scope_id = scope;
   ck_assert_int_eq(inet_pton(AF_INET6, text, &in6.sin6_addr), 1);
   return SocketAddress::from_sockaddr(&in6, sizeof(in6));
 }
@@ -51,6 +52,17 @@ TEST(the_primary_address_is_local_and_of_the_family_asked) {
     ck_assert(!primary.wildcard());
     ck_assert(local.contains(primary));
   }
+}
+
+/// The interface of a NIC has number 2 here, and that of a second NIC has number 7.
+TEST(a_link_local_peer_of_another_host_has_the_scope_of_the_nic) {
+  const SocketAddress own = ipv6("fe80::1", 2), second = ipv6("fe80::9", 7);
+  const LocalAddresses local({ipv6("fd00::1")}, {own, second});
+  ck_assert(local.reached_from(own, ipv6("fe80::2", 7)) == ipv6("fe80::2", 2));
+  ck_assert(local.reached_from(own, ipv6("fe80::2", 2)) == ipv6("fe80::2", 2));
+  ck_assert(local.reached_from(own, second) == second);
+  ck_assert(local.reached_from(own, ipv6("fd00::2")) == ipv6("fd00::2"));
+  ck_assert(local.reached_from(ipv6("fd00::1"), ipv6("fe80::2", 7)) == ipv6("fe80::2", 7));
 }
 
 TEST(without_interfaces_there_is_no_primary_address) {

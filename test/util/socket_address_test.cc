@@ -149,6 +149,16 @@ TEST(address_is_on_the_same_host_whatever_the_port) {
   ck_assert(!ip4("0.0.0.0", 1).same_host(ip6("::", 1)));
 }
 
+TEST(link_local_addresses_of_one_link_have_one_scope) {
+  const SocketAddress own = ip6("fe80::1", 1, 2);
+  ck_assert(ip6("fe80::2", 5, 7).with_scope_of(own) == ip6("fe80::2", 5, 2));
+  ck_assert(ip6("fe80::2", 5).with_scope_of(own) == ip6("fe80::2", 5, 2));
+  ck_assert(ip6("fe80::2", 5, 7).with_scope_of(ip6("fd00::1", 1)) == ip6("fe80::2", 5, 7));
+  ck_assert(ip6("fe80::2", 5, 7).with_scope_of(ip4("169.254.0.1", 1)) == ip6("fe80::2", 5, 7));
+  for (const SocketAddress& other : {ip6("fd00::2", 5), ip4("169.254.0.2", 5), SocketAddress()})
+    ck_assert(other.with_scope_of(own) == other);
+}
+
 struct Kind {
   SocketAddress address;
   bool wildcard;

@@ -128,8 +128,10 @@ uint32_t Domain::api_version() const noexcept {
 }
 
 util::SocketAddress Domain::canonical(const util::SocketAddress& address) const noexcept {
-  if (x_transports.has_nic() ? !address.loopback() : !x_local.contains(address)) return address;
-  if (x_transports.has_nic() && address.family() != x_own_address.family()) return address;
+  const bool on_nic = x_transports.has_nic();
+  if (on_nic && !address.loopback()) return x_local.reached_from(x_own_address, address);
+  if (on_nic ? address.family() != x_own_address.family() : !x_local.contains(address))
+    return address;
   util::SocketAddress ours = x_own_address;
   ours.set_port(address.port());
   return ours;

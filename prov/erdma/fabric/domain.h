@@ -46,7 +46,8 @@ class Domain final : public FidObject<Domain, fid_domain>, public OpenObjects<Do
 
   /// The canonical form of an address, by which peers are compared. On a single-host domain every
   /// local IP becomes the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint. On
-  /// a NIC only loopback does: other IPs of this host may belong to other NICs.
+  /// a NIC only loopback does: other IPs of this host may belong to other NICs. There link-local
+  /// IPv6 addresses of other hosts get the scope of the domain's own address.
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
   /// True if an endpoint of this domain may have this IP.
   bool names_us(const util::SocketAddress& address) const noexcept;

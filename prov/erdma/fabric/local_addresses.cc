@@ -63,6 +63,11 @@ bool LocalAddresses::contains(const SocketAddress& address) const noexcept {
   });
 }
 
+SocketAddress LocalAddresses::reached_from(const SocketAddress& own,
+                                           const SocketAddress& peer) const noexcept {
+  return peer.link_local() && !contains(peer) ? peer.with_scope_of(own) : peer;
+}
+
 SocketAddress LocalAddresses::primary(sa_family_t family) const noexcept {
   for (size_t i = 0; i < x_addresses.size(); ++i) {
     const SocketAddress& address = x_addresses[i];

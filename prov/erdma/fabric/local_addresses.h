@@ -17,6 +17,11 @@ class LocalAddresses {
 
   /// True if `address` (with any port) is an address of this namespace. Every loopback address is.
   bool contains(const util::SocketAddress& address) const noexcept;
+  /// The address of a peer as a NIC with the address `own` reaches it. A link-local address that
+  /// another host published has a scope of that host, and gets that of `own`. An address of this
+  /// host keeps its scope: it may belong to another NIC, and is reached through shared memory.
+  util::SocketAddress reached_from(const util::SocketAddress& own,
+                                   const util::SocketAddress& peer) const noexcept;
   /// The host's own IP of a family: the first global address of an interface that is up; loopback
   /// if there is none; unset if the host has no address of the family.
   util::SocketAddress primary(sa_family_t family) const noexcept;

@@ -88,6 +88,13 @@ bool SocketAddress::same_host(const SocketAddress& other) const noexcept {
   return true;
 }
 
+SocketAddress SocketAddress::with_scope_of(const SocketAddress& own) const noexcept {
+  SocketAddress result = *this;
+  if (family() == AF_INET6 && own.family() == AF_INET6 && link_local() && own.link_local())
+    result.x_storage.in6.sin6_scope_id = own.scope();
+  return result;
+}
+
 bool SocketAddress::operator==(const SocketAddress& other) const noexcept {
   return same_host(other) && (!set() || port() == other.port());
 }

@@ -56,6 +56,9 @@ class SocketAddress {
   bool loopback() const noexcept;                             ///< 127/8, ::1 or ::ffff:127/104
   bool link_local() const noexcept;                           ///< 169.254/16 or fe80::/10
   bool same_host(const SocketAddress& other) const noexcept;  ///< equal except for the port
+  /// The same address as `own` reaches it. Scopes are local to a host: if both are link-local
+  /// addresses of IPv6, they belong to one link, and the scope of `own` applies.
+  SocketAddress with_scope_of(const SocketAddress& own) const noexcept;
   bool operator==(const SocketAddress& other) const noexcept;
   uint64_t hash() const noexcept;
   /// "10.0.0.1:5000" or "[fe80::1%2]:5000".

@@ -12,12 +12,6 @@ namespace {
 /// In addition to the limit on connections: half of the places that an endpoint has.
 constexpr size_t kPlacesOfOneHost = 128;
 
-/// Scopes are local to a host. Both names belong to the same link, so this host's scope applies.
-util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::SocketAddress& name) {
-  if (name.family() != AF_INET6 || own.family() != AF_INET6 || !name.link_local()) return name;
-  return util::SocketAddress::from_ip(AF_INET6, name.ip().data(), name.port(), own.scope());
-}
-
 /// True if the request was made before the latest known hello or welcome of its sender.
 bool stale(const Attempt& attempt, const Hello& hello) noexcept {
   const bool known = attempt.terms.nonce == hello.terms.nonce &&
@@ -75,7 +69,7 @@ Refusal HelloChecker::judge(const util::SocketAddress& from, Bytes bytes, const 
   }
   if (wrong != Refusal::none) log(from, what.c_str(), false);
   if (begins_as_iwarp(bytes)) tell_of_iwarp(from);
-  hello.terms.name = with_scope_of(x_config.name, hello.terms.name);
+  hello.terms.name = hello.terms.name.with_scope_of(x_config.name);
   return wrong;
 }
 
