@@ -77,3 +77,14 @@ TEST(link_that_ended_leaves_no_impatience) {
   scene.peer.answers[1] = -FI_EOPNOTSUPP;  // the peer cannot pass the file
   ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
 }
+
+/// The peer passed the file, and this process had no descriptor for it.
+TEST(file_that_was_lost_is_awaited_no_more) {
+  Scene scene;
+  ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
+  scene.peer.answers[1] = -FI_EOPNOTSUPP;
+  ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
+  scene.clock.time += 2'000'000'000;
+  // The next file has a time limit of its own.
+  ck_assert_int_eq(scene.reach(2), -FI_EAGAIN);
+}

@@ -135,9 +135,9 @@ int IpcMappings::open_new(FilePassing& files, const void* near, Open& made) noex
   }
   const hmem::FileName name = hmem::FileName::of(made.handle);
   util::Result<util::Fd> file = files.take(uint32_t(name.number));
-  if (!file)
-    return file.error() == -FI_EAGAIN && is_late(name.number) ? -FI_EOPNOTSUPP : file.error();
-  if (name.number == x_awaited) x_awaited_since = 0;
+  if (file.error() == -FI_EAGAIN) return is_late(name.number) ? -FI_EOPNOTSUPP : -FI_EAGAIN;
+  if (name.number == x_awaited) x_awaited_since = 0;  // also if the file was lost on its way
+  if (!file) return file.error();
   make_room(made.handle);
   util::Result<hmem::IpcMemory> memory =
       x_cuda->ipc().import_file(*file, name.size, near, made.here);
