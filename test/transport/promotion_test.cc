@@ -12,6 +12,7 @@
 #include "libcheck.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/link.h"
+#include "transport/shm/link_context.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm_pair.h"
@@ -139,7 +140,7 @@ TEST(a_peer_that_polls_helps_with_a_long_access, 2) {
 
 /// Sends until the link has a hot ring, stops in the middle of taking a packet back, and tells the
 /// parent the packet's number. If the peer has executed a packet before it can be taken back, a
-/// later packet is tried.
+/// later packet is tried. Executes another program if the parent says so.
 int take_back_forever(int channel) {
   Pair own;
   if (!open_side(own.a)) return 1;
@@ -158,13 +159,15 @@ int take_back_forever(int channel) {
     number += 2;
   }
   tell(channel, number);
-  pause();
+  (void)hear(channel);
+  execl("/bin/sleep", "sleep", "1000", nullptr);
   return 0;
 }
 
-/// The packet that is being taken back has no known outcome. The link to its sender still goes
-/// down, once, and other peers connect.
-TEST(a_peer_that_dies_while_it_takes_a_packet_back_is_lost_as_others) {
+/// Nobody knows whether the peer has executed what the packet asks for. It is delivered, and so is
+/// the one behind it. The link goes down once, and other peers connect. Rows: the peer is killed,
+/// or executes another program.
+TEST(a_peer_that_ends_while_it_takes_a_packet_back_is_lost_as_others, 2) {
   Child child(take_back_forever);
   Pair pair;
   ck_assert(open_side(pair.a));
@@ -173,15 +176,54 @@ TEST(a_peer_that_dies_while_it_takes_a_packet_back_is_lost_as_others) {
   while (::poll(&stopped, 1, 0) == 0) pair.a.poll();
   const unsigned taken_back = unsigned(hear(child.channel()));
   ck_assert_uint_gt(taken_back, 0);
-  child.kill(SIGKILL);
-  ck_assert_int_eq(child.wait(), 1000 + SIGKILL);
+  for (int i = 0; i < 1000; ++i) pair.a.poll();
+  const auto& packets = pair.a.sink->packets;
+  for (const auto& packet : packets) ck_assert_uint_lt(packet.number(), taken_back);
+  const size_t before = packets.size();
+  if (_i) {
+    tell(child.channel(), 1);
+  } else {
+    child.kill(SIGKILL);
+    ck_assert_int_eq(child.wait(), 1000 + SIGKILL);
+  }
   ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
   for (int i = 0; i < 1000; ++i) pair.a.poll();
   ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
   ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
-  for (const auto& packet : pair.a.sink->packets) ck_assert_uint_lt(packet.number(), taken_back);
+  ck_assert_uint_eq(packets.size(), before + 2);
+  ck_assert_uint_eq(pair.a.sink->downs[0].packets_before, packets.size());
+  for (size_t i = 0; i < 2; ++i) ck_assert_uint_eq(packets[before + i].number(), taken_back + i);
   ck_assert(open_side(pair.b));
   send_some(pair, 3);
+}
+
+/// The receiver ends the link while its sender, which lives, takes a packet back.
+TEST(a_link_that_ends_waits_for_a_peer_that_takes_a_packet_back, 2) {
+  const bool executed = _i;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert(pair.poll_until([&] {
+    if (!is_hot(pair.b_to_a())) send_some(pair, 4);
+    return is_hot(pair.b_to_a());
+  }));
+  Link& link = pair.b_to_a();
+  const iovec nothing{nullptr, 0};
+  uint64_t packet = 0;
+  ck_assert_int_eq(link.optional().retractable->send(numbered(77), &nothing, 1, 0, packet), 0);
+  ck_assert_int_eq(link.send(numbered(78), &nothing, 1, 0, SendHint::none), 0);
+  ck_assert(link.optional().retractable->retract(packet));
+  auto& ends = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  ends.context().ends.end(ends, -FI_ECONNRESET, *pair.a.sink);
+  const auto& packets = pair.a.sink->packets;
+  const size_t before = packets.size();
+  for (int i = 0; i < 1000; ++i) pair.a.poll();
+  ck_assert_uint_eq(packets.size(), before);
+  ck_assert(pair.a.sink->downs.empty());
+  link.optional().retractable->retracted(packet, executed);
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_uint_eq(packets.size(), before + (executed ? 1 : 2));
+  ck_assert_uint_eq(packets[before].number(), executed ? 78 : 77);
+  ck_assert_uint_eq(packets.back().number(), 78);
 }
 
 /// Has received what it waited for after each packet.

@@ -60,8 +60,8 @@ class RetractableSends {
   /// True: the peer has not looked at the packet. It then gets neither this packet nor later ones
   /// until retracted(), which must follow soon. False: the peer has the packet.
   virtual bool retract(uint64_t packet) noexcept = 0;
-  /// Ends a retraction. `executed`: the peer never gets the packet. Otherwise it gets the packet as
-  /// if there had been no retraction.
+  /// Ends a retraction. `executed`: the peer never gets the packet. Otherwise, and if this process
+  /// ends before it says so, the peer gets the packet as if there had been no retraction.
   virtual void retracted(uint64_t packet, bool executed) noexcept = 0;
   /// The operation of a packet is over, and was not executed here.
   virtual void ended(uint64_t packet) noexcept = 0;

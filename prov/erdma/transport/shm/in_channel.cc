@@ -91,7 +91,8 @@ void InChannel::hold(bool on) noexcept {
     x_context.channels.watch(*this);
 }
 
-bool InChannel::deliver_rest(Sink& sink) noexcept {
+bool InChannel::deliver_rest(Sink& sink, bool silent) noexcept {
+  x_silent = silent;
   if (x_intake != Intake::stopped) x_intake = Intake::ending;
   for (int i = 0; i < kDrainsAtEnd; ++i) {
     x_left = false;
@@ -130,15 +131,16 @@ InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) {
     case Kind::write_source:
     case Kind::write_done:
       return on_write_entry(entry, sink);
+    // A sender that died in the middle of a retraction may have executed the read or write or not.
+    // Later operations must not overtake it, so it is executed, perhaps for a second time.
+    case Kind::retracted:
     case Kind::retractable:
-      if (hot() && !x_current->take()) return Next::wait;
-      [[fallthrough]];
     case Kind::taken:  // on_packet() lacked memory before
       if (!hot()) return Next::broken;
+      if (entry.kind == Kind::retracted && !x_silent) return Next::wait;
+      if (entry.kind == Kind::retractable && !x_current->take()) return Next::wait;
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
       return Next::more;
-    case Kind::retracted:
-      return hot() ? Next::wait : Next::broken;
     case Kind::skipped:
       return hot() ? Next::more : Next::broken;
     default:

@@ -38,9 +38,9 @@ class InChannel final : public util::ListHook<BulkInTag> {
   void stop() noexcept { x_intake = Intake::stopped; }
   /// Leaves entries in their ring, or delivers them again. No effect once the channel ends.
   void hold(bool on) noexcept;
-  /// Delivers everything in the ring, held or not. False: some entries wait for memory, or
-  /// for room on the control socket.
-  bool deliver_rest(Sink& sink) noexcept;
+  /// Delivers everything in the ring, held or not. `silent`: its sender changes nothing there any
+  /// more. False: some entries wait for memory, or for room on the control socket.
+  bool deliver_rest(Sink& sink, bool silent) noexcept;
   /// The ring is no longer polled, and the peer begins no access to what was shared with it.
   void end() noexcept;
 
@@ -122,6 +122,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
 
   RingReceiver* x_current;
   Intake x_intake = Intake::open;
+  bool x_silent = false;  ///< the sender will not decide about a retracted entry any more
   bool x_demoting = false;
   bool x_left = false;  ///< a drain() since the last clear left an entry that it could not take
   bool x_delivered = false;  ///< an entry was delivered

@@ -69,7 +69,7 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
   const bool silent = !in || link.phase().fault != LinkFault::none || is_silent(*in);
   const bool quiet = !in || in->quiesce();
   const bool late = x_clock.now() >= link.phase().deadline;
-  const bool delivered = !in || ((quiet || late) && in->deliver_rest(sink));
+  const bool delivered = !in || ((quiet || late) && in->deliver_rest(sink, silent));
   if (!late && !(silent && quiet && delivered)) return false;
   if (!delivered) lose_rest(link);
   if (!quiet)
