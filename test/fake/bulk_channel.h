@@ -230,6 +230,14 @@ struct Message {
   }
 };
 
+/// Polls only the receiver, until its first transfer is to move through the slots.
+inline void await_bounce(Channel& channel) {
+  const SharedWord& state = channel.page().ticket[0].state;
+  for (int i = 0; i < kManyPolls && unpack_state(state).mode != Mode::bounce; ++i)
+    channel.in.poll(channel.sink);
+  ck_assert(unpack_state(state).mode == Mode::bounce);
+}
+
 inline void assert_done_once(const Recorder& sink, uint64_t token, int status) {
   ck_assert_uint_eq(sink.done.count(token), 1);
   ck_assert_uint_eq(sink.done.at(token).size(), 1);

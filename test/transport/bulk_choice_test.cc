@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
@@ -206,6 +207,26 @@ TEST(messages_take_turns_in_the_slots_whatever_the_sender_announces, 2) {
 }
 
 #endif
+
+/// CMA cannot reach the memory of the first message, and the sender does not poll.
+TEST(what_this_side_can_read_does_not_wait_for_slots_that_the_sender_must_fill) {
+  Channel channel(Ways::dual);
+  channel.memory.affordable = true;
+  channel.out.poll();
+  channel.calls.read = {1, 1, EFAULT};
+  Message first(channel, 4 * kMiB, 1);
+  await_bounce(channel);
+  Message second(channel, kMiB, 2);
+  for (int i = 0; i < kManyPolls && channel.sink.done.empty(); ++i) {
+    ck_assert(channel.in.ready());
+    channel.in.poll(channel.sink);
+  }
+  assert_done_once(channel.sink, 2, 0);
+  channel.run();
+  assert_done_once(channel.sink, 1, 0);
+  ck_assert(first.arrived() && second.arrived());
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, first.length);
+}
 
 TEST(copy_is_not_chosen_where_its_memory_is_one_too_many) {
   Channel channel(Ways::chosen);

@@ -100,6 +100,23 @@ TEST(a_sender_that_has_filled_all_slots_stays_active) {
   ck_assert(!channel.out.active());
 }
 
+/// CMA cannot reach the memory of the message, and the sender does not poll.
+TEST(a_read_does_not_wait_for_slots_that_the_sender_must_fill) {
+  RegionChannel region(CmaCall::read, kMiB);
+  Channel& channel = region.channel;
+  channel.memory.affordable = true;
+  channel.out.poll();
+  channel.calls.read = {1, 1, EFAULT};
+  Message message(channel, 4 * kMiB);
+  await_bounce(channel);
+  region.access();
+  for (int i = 0; i < kManyPolls && channel.sink.done.empty(); ++i) channel.in.poll(channel.sink);
+  region.expect(0);
+  channel.run();
+  assert_done_once(channel.sink, message.token, 0);
+  ck_assert(message.arrived());
+}
+
 TEST(a_sender_that_fails_is_done_without, std::size(kCalls)) {
   RegionChannel region(kCalls[_i], 4 * kMiB);
   fake::CmaCalls::Plan& plan =

@@ -207,6 +207,9 @@ int BulkTransfers::choose_slots(Transfer& transfer, bool on_trial) noexcept {
 /// each half of a copy waits for its turn.
 bool BulkTransfers::may_choose_copy(const Transfer& transfer,
                                     WriteState write_state) const noexcept {
+  // Memory that CMA cannot reach has the slots until its sender has polled. What this side can read
+  // alone does not wait for that.
+  if (x_bouncing && !may_call(*x_bouncing) && may_call(transfer)) return false;
   return !transfer.copy_off && !x_core.shared() && write_state != WriteState::unasked &&
          !x_unaffordable && transfer.call == CmaCall::read && transfer.remote.index != kUnhelped &&
          x_backing.affordable_slots() > 0 && write_state != WriteState::unknown;

@@ -140,7 +140,7 @@ class BulkTransfers {
     Mode mode;  ///< what CMA permits; bounce: nothing; none: the sender has to announce more
     bool copy;  ///< the slots may be used although CMA could move the bytes
     /// One transfer at a time has the slots. Others that might use them wait, so that the measured
-    /// time is that of the path alone.
+    /// time is that of the path alone. `copy` is false where that could take for ever.
     bool may_use_slots() const noexcept { return mode == Mode::bounce || copy; }
   };
   Outlook look(const Transfer& transfer) const noexcept;
