@@ -10,6 +10,7 @@
 
 #include "libcheck.h"
 #include "transport/impostor.h"
+#include "transport/shm/link_context.h"
 #include "transport/shm/memfd.h"
 
 /// Tests that the resources of a peer are given to another one only once the former peer can no
@@ -100,6 +101,54 @@ TEST(a_late_goodbye_does_not_end_the_next_channel) {
   ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
   ck_assert(from == to);
   pair.b_to_a().revoke(remote_key);
+}
+
+/// Two endpoints without threads. The connectors make their steps when the test says so.
+struct SteppedPair : Pair {
+  SteppedPair() {
+    transport::shm::Options options;
+    options.background = false;
+    ck_assert(open_side(a, options) && open_side(b, options));
+    send_from(a, b, 1);
+    send_from(b, a, 1);
+    for (int i = 0; i < 100 && a.sink->packets.size() + b.sink->packets.size() < 2; ++i) poll();
+    ck_assert_uint_eq(a.sink->packets.size() + b.sink->packets.size(), 2);
+  }
+  void step() {
+    for (int i = 0; i < 100; ++i)
+      for (Side* side : {&a, &b})
+        (void)static_cast<transport::shm::ShmTransport&>(*side->transport).step();
+  }
+  void send_from(Side& from, Side& to, uint64_t number) {
+    Link& link = link_from(from, to);
+    int rc = -FI_EAGAIN;
+    for (int i = 0; i < 1000 && rc == -FI_EAGAIN; ++i) {
+      rc = link.send(numbered(number), nullptr, 0, 0, SendHint::none);
+      step();
+      from.poll();
+    }
+    ck_assert_int_eq(rc, 0);
+  }
+};
+
+/// While the receiver's link still ends, the peer connects again, and the receiver's connector
+/// connects back. Both channels belong to the next link.
+TEST(a_channel_back_that_comes_before_the_link_has_ended_belongs_to_the_next_one) {
+  SteppedPair pair;
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  link.context().ends.end(link, -FI_ECONNRESET, *pair.a.sink);
+  pair.step();
+  pair.b.poll();
+  ck_assert_uint_eq(pair.b.sink->downs.size(), 1);
+  pair.send_from(pair.b, pair.a, 2);
+  ck_assert_ptr_nonnull(static_cast<transport::shm::ShmLink&>(pair.b_to_a()).in());
+  ck_assert(link.phase().state == transport::shm::LinkState::ending);
+  pair.a.poll();
+  ck_assert(link.phase().state == transport::shm::LinkState::up);
+  for (int i = 0; i < 10; ++i) pair.step(), pair.poll();
+  ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
+  ck_assert_uint_eq(pair.b.sink->downs.size(), 1);
+  ck_assert_uint_eq(pair.a.sink->packets.back().number(), 2);
 }
 
 /// Makes `side` end its link to an impostor that still has its ring.

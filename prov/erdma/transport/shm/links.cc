@@ -84,8 +84,11 @@ bool Links::follows_another(const Mail& mail, size_t waiting) const noexcept {
   const auto end = x_later.begin() + ptrdiff_t(waiting);
   return std::any_of(x_later.begin(), end, [&](const Mail& later) {
     if (later.connection == mail.connection) return true;
-    return later.type == Mail::Type::in_up && mail.type == Mail::Type::in_up &&
-           link_name(*later.connection) == link_name(*mail.connection);
+    if (later.type != Mail::Type::in_up) return false;
+    if (mail.type == Mail::Type::in_up)
+      return link_name(*later.connection) == link_name(*mail.connection);
+    return mail.type == Mail::Type::out_up && !mail.request.link &&
+           later.connection->process->nonce == mail.connection->process->nonce;
   });
 }
 

@@ -36,8 +36,9 @@ class Links {
   /// May throw std::bad_alloc; the caller then calls it again.
   Outcome open(Mail& mail, size_t waiting, Sink& sink);
   /// True if one of the first `waiting` entries of x_later must precede this mail: it is about the
-  /// same channel, or it brings an earlier channel of the same peer, whose messages precede those
-  /// of a later one.
+  /// same channel, or it brings an earlier channel of the same peer. The messages of that one
+  /// precede those of a later one, and a channel that the background thread made in return is
+  /// useful once the link has it.
   bool follows_another(const Mail& mail, size_t waiting) const noexcept;
   /// The name of the peer to which the channel leads.
   util::SocketAddress link_name(const Connection& connection) const noexcept;
