@@ -2,7 +2,7 @@
 """check_docs.py TREE: the README has at most 120 lines; links between documents lead somewhere; the lists of
 docs/Makefile.include hold what is in the tree; every FI_ERDMA_* variable that is named exists; the text of each
 heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; docs/statistics.md has the fields of the page; docs/hardware.md has
-the assumptions of test/hardware, and files that exist; names in the pages on wire protocol and threads exist; the picture is the drawing of its figures; manifests are YAML;
+the assumptions of test/hardware, and files that exist; names in the pages on wire protocol and threads exist, and the versions of the former are those of the code; the picture is the drawing of its figures; manifests are YAML;
 CHANGELOG.md begins with the version of configure.ac."""
 import glob
 import os
@@ -211,6 +211,26 @@ def check_names():
                 faults.append(f"{page}: nothing in prov/erdma has the name {name}")
 
 
+def check_wire_versions():
+    page = "docs/wire-protocol.md"
+    sources = {"protocol::wire::kVersion": "prov/erdma/protocol/wire.h",
+               "verbs::kWireVersion": "prov/erdma/transport/verbs/hello.h",
+               "shm::kWireVersion": "prov/erdma/transport/shm/wire.h"}
+    fields = {"protocol::wire::kVersion": "version of the headers in packets: ",
+              "verbs::kWireVersion": "version of handshake and packets: "}
+    for name, source in sources.items():
+        if not exists(page) or not exists(source):
+            continue
+        number = re.search(rf"\b{name.split('::')[-1]} = (\d+);", read(source))[1]
+        told = re.findall(rf"^\| `{name}` \|[^|]*\| (\d+) \|", read(page), flags=re.M)
+        if not told:
+            faults.append(f"{page} does not name {name}")
+        if name in fields:
+            told += re.findall(rf"{fields[name]}(\d+)", read(page))
+        for other in sorted(set(told) - {number}):
+            faults.append(f"{page}: {name} is {number} in {source}, not {other}")
+
+
 def check_manifests():
     """test/check_manifests.sh compares their fields with schemas."""
     try:
@@ -236,7 +256,7 @@ def check_version():
 os.chdir(sys.argv[1])
 sys.dont_write_bytecode = True
 for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_statistics, check_hardware,
-              check_picture, check_names,
+              check_picture, check_names, check_wire_versions,
               check_manifests, check_version]:
     check()
 print(*faults, sep="\n", end="\n" if faults else "")

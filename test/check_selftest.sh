@@ -126,6 +126,13 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh docs/hardware.md '| `sun` | it shines | `moon.cc` | |'
   refused check_bench.sh test/bench/bars.py 'half_limit = lambda size: 1.0'
   refused check_bench.sh test/bench/history.py 'def read(path): return {}'
+  plant_clean
+  echo 'inline constexpr uint8_t kWireVersion = 2;' >"$folder/$p/transport/shm/wire.h"
+  verdict check_docs.sh refuse 'a version that the page lacks'
+  echo '| `shm::kWireVersion` | memory | 2 | any change |' >>"$folder/docs/wire-protocol.md"
+  verdict check_docs.sh pass 'the version of the code'
+  echo 'inline constexpr uint8_t kWireVersion = 3;' >"$folder/$p/transport/shm/wire.h"
+  verdict check_docs.sh refuse 'a version that the code does not have'
   ! python3 -c 'import yaml' 2>/dev/null || refused check_docs.sh examples/kubernetes/a.yaml 'a: [b'
 fi
 
