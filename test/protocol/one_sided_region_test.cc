@@ -268,6 +268,30 @@ TEST(what_follows_something_that_needs_the_target_needs_it_too) {
   ck_assert_int_eq(pair.memory[5], '2');
 }
 
+/// Only the first operation with a grant waits for the packets before it.
+TEST(what_follows_something_that_needs_the_target_is_sent_at_once, 2) {
+  const bool used = _i;
+  SharedPair pair(true);
+  char first = '1', second = '2';
+  for (int i = 0; used && i < 3; ++i) {
+    must(pair.initiator.write(1, &first, 1, &pair.memory[9], kKey, &g_one));
+    pair.run_until_idle();
+    expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  }
+  const iovec iov{&first, 1};
+  const wire::Segment segment{uint64_t(&pair.memory[5]), kKey, 1};
+  auto with_data = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one);
+  with_data.local.has_data = true;
+  const size_t before = pair.a_to_b().sent;
+  must(pair.a.engine.post_one_sided(with_data));
+  must(pair.initiator.write(1, &second, 1, &pair.memory[5], kKey, &g_two));
+  ck_assert_uint_eq(pair.a_to_b().sent - before, used ? 2 : 1);
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
+  ck_assert_int_eq(pair.memory[5], '2');
+  ck_assert_uint_eq(pair.direct(), 0);
+}
+
 TEST(what_can_not_be_done_here_is_left_to_the_target, 2) {
   const bool revoked = _i;
   SharedPair pair(true);

@@ -19,7 +19,7 @@ struct Grant {
   uint64_t address = 0;  ///< virtual, in the peer's process
   uint64_t length = 0;   ///< bytes
   bool reads = false, writes = false;
-  bool fresh = true;               ///< not used yet
+  bool fresh = true;               ///< not used yet, by direct access or a retractable packet
   bool flushes = false;            ///< own device memory: only the NIC may read it, never a copy
   bool revoked = false;            ///< the grant stays until `users` is 0
   uint32_t users = 0;              ///< operations under way

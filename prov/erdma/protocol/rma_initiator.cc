@@ -277,8 +277,9 @@ Grant* RmaInitiator::usable_grant(const Send& send) noexcept {
 int RmaInitiator::launch_direct(Send& send) noexcept {
   Grant* const grant = usable_grant(send);
   if (!grant) return -FI_EOPNOTSUPP;
-  if (const int rc = x_retractables.launch(send); rc != -FI_EOPNOTSUPP) return rc;
-  return access(send, *grant);
+  const int rc = x_retractables.launch(send);
+  if (rc == 0) grant->fresh = false;  // no packet that the operation could overtake is in flight
+  return rc == -FI_EOPNOTSUPP ? access(send, *grant) : rc;
 }
 
 int access_directly(Send& send, const Grant& grant, bool until_placed) noexcept {
