@@ -138,6 +138,38 @@ TEST(a_small_write_does_not_overtake_a_small_read) {
   expect_done(pair.initiator.writes, 0, &g_two);
 }
 
+/// Two segments need a packet. A longer read is not ordered (max_order_*_size).
+TEST(a_small_read_in_a_packet_does_not_overtake_small_reads, 2) {
+  const bool ordered = _i == 0;
+  DirectPair pair;
+  pair.introduce();
+  pair.memory[5] = 'o';
+  pair.a.transport.behaviour.hold_direct = true;
+  char first = 0, second = 0;
+  must(pair.initiator.read(1, &first, 1, &pair.memory[5], kKey, &g_one));
+  must(pair.initiator.read(1, &second, 1, &pair.memory[5], kKey, &g_one));
+  ck_assert_uint_eq(pair.direct(), 2);
+  std::vector<char> bytes(ordered ? 64 : 65);
+  const iovec iov{bytes.data(), bytes.size()};
+  const wire::Segment segments[] = {{uint64_t(&pair.memory[5]), kKey, 32},
+                                    {uint64_t(&pair.memory[64]), kKey, bytes.size() - 32}};
+  must(pair.a.engine.post_one_sided(
+      OneSidedNode::args(wire::Op::read, 1, &iov, 1, segments, 2, &g_two)));
+  pair.run_until_idle();
+  if (ordered)
+    ck_assert(pair.initiator.reads.entries.empty());
+  else
+    expect_done(pair.initiator.reads, 0, &g_two);
+  pair.memory[5] = 'n';
+  pair.a.transport.behaviour.hold_direct = false;
+  pair.run_until_idle();
+  ck_assert_int_eq(first, 'n');
+  ck_assert_int_eq(second, 'n');
+  ck_assert_int_eq(bytes[0], ordered ? 'n' : 'o');
+  ck_assert_uint_eq(pair.initiator.reads.entries.size(), ordered ? 3 : 2);
+  ck_assert_uint_eq(pair.direct(), 2);
+}
+
 TEST(a_small_operation_does_not_overtake_packets, 2) {
   const bool fresh = _i == 0;
   DirectPair pair;
@@ -194,13 +226,13 @@ TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
   pair.introduce();
   ck_assert_uint_eq(pair.region.users, 1);
   pair.a.transport.behaviour.hold_direct = true;
-  char byte;
+  char byte, many[65];  // a longer read does not wait for the one under way
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.close_region();
   pair.run_until_idle();
   pair.b.engine.grants().stop_waiting(kKey, false);  // the peer said that an access is under way
   ck_assert_uint_eq(pair.region.users, 1);
-  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_two));
+  must(pair.initiator.read(1, many, sizeof(many), &pair.memory[5], kKey, &g_two));
   pair.run_until_idle();
   expect_done(pair.initiator.reads, FI_EACCES, &g_two);
   pair.a.transport.behaviour.hold_direct = false;

@@ -52,13 +52,14 @@ bool is_ordered(const Send& send) noexcept {
   return send.buffers.length <= transport::kAlwaysEager;
 }
 
-/// Returns whether the operation must wait for reads under way, to keep FI_ORDER_WAR: a NIC may
-/// execute a later operation before an earlier READ.
-bool overtakes_read(const Send& send) noexcept {
+/// Returns whether the operation must wait for direct reads under way. A NIC may execute a later
+/// WRITE before an earlier READ (FI_ORDER_WAR), and the target may execute a later packet before it
+/// (also FI_ORDER_RAR). `by_packets`: packets carry the operation; an atomic one always needs them.
+bool overtakes_read(const Send& send, bool by_packets) noexcept {
   const PeerGrants* const grants = send.peer->grants.get();
   if (!grants || grants->reads == 0) return false;
   const wire::Op op = send.one_sided->op;
-  return op == wire::Op::atomic || (op == wire::Op::write && is_ordered(send));
+  return op == wire::Op::atomic || ((by_packets || op == wire::Op::write) && is_ordered(send));
 }
 
 }  // namespace
@@ -116,9 +117,10 @@ bool RmaInitiator::keep_operands(Send& send, const OneSidedArgs& args) noexcept 
 /// -FI_EAGAIN: the packets that are not sent yet are sent later.
 int RmaInitiator::launch(Send& send) noexcept {
   OneSided& op = *send.one_sided;
-  if (overtakes_read(send)) return -FI_EAGAIN;
+  if (overtakes_read(send, false)) return -FI_EAGAIN;
   if (op.op == wire::Op::atomic) return send_atomic(send);
   if (const int rc = launch_direct(send); rc != -FI_EOPNOTSUPP) return rc;
+  if (overtakes_read(send, true)) return -FI_EAGAIN;
   if (const int rc = send_segments(send)) return rc;
   const Buffers& memory = send.buffers;
   const bool has_data = send.wire_flags & wire::kHasData;
