@@ -162,6 +162,65 @@ TEST(fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_en
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), !c.endpoint_reads);
 }
 
+/// An atomic operation on two regions, one of them in two segments: a packet for each segment.
+struct SpanningAtomic : OneSidedPair {
+  SpanningAtomic() : second(memory.data() + 100000, 50000, kAll) {
+    target.regions.by_key[77] = &second;
+  }
+  void post(bool fetches) {
+    const auto at = [&](size_t offset) { return uint64_t(memory.data() + offset); };
+    const wire::Segment segments[] = {{at(100000), 77, 8}, {at(0), kKey, 16}, {at(64), kKey, 8}};
+    const iovec operands{ones, sizeof(ones)}, results{before, sizeof(before)};
+    auto args = OneSidedNode::args(wire::Op::atomic, 1, &results, fetches, segments, 3, &g_one);
+    args.word = {0, FI_SUM, FI_UINT64, 0};
+    args.flags = fetches ? wire::kFetch : 0;
+    args.element = 8;
+    args.count = 4;
+    args.operands = &operands;
+    args.operand_count = 1;
+    must(a.engine.post_one_sided(args));
+  }
+
+  FakeRegion second;
+  uint64_t ones[4] = {1, 1, 1, 1}, before[4] = {};
+};
+
+TEST(atomic_on_several_regions_counts_once_in_each, 2) {
+  const bool fetches = _i;
+  SpanningAtomic pair;
+  for (size_t times = 1; times <= 3; ++times) {
+    pair.post(fetches);
+    pair.run_until_idle();
+    expect_done(fetches ? pair.initiator.reads : pair.initiator.writes,
+                FI_ATOMIC | (fetches ? FI_READ : FI_WRITE));
+    ck_assert_uint_eq(pair.region.events.size(), times);
+    ck_assert_uint_eq(pair.second.events.size(), times);
+    ck_assert_uint_eq(pair.target.remote_reads.entries.size(), fetches ? times : 0);
+    ck_assert_uint_eq(pair.target.remote_writes.entries.size(), fetches ? 0 : times);
+  }
+}
+
+/// An application that has counted all operations of its peers may stop calling progress.
+TEST(atomic_on_several_regions_counts_when_it_is_over, 3) {
+  const bool closes = _i == 1, loses = _i == 2;
+  SpanningAtomic pair;
+  const char was = pair.memory[100000];
+  pair.a.transport.behaviour.room = 1;
+  pair.post(false);
+  pair.b.engine.progress();
+  ck_assert_int_ne(pair.memory[100000], was);
+  ck_assert(pair.second.events.empty());
+  if (closes) pair.target.regions.by_key.erase(77);
+  if (loses) pair.b_to_a().fail(-FI_ECONNRESET);
+  if (loses) pair.b.engine.progress();
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.second.events.size(), closes || loses ? 0 : 1);
+  ck_assert_uint_eq(pair.region.events.size(), 1);
+  ck_assert_uint_eq(pair.second.users, 0);
+  pair.end_work({&g_one});
+}
+
 constexpr uint64_t kBoth = FI_REMOTE_READ | FI_REMOTE_WRITE;
 const Refusal kRefusals[] = {
     {kKey + 1, 0, false, kBoth},

@@ -67,6 +67,7 @@ struct Incoming {
   uint32_t unserved = 0;                      ///< length of `services` and `served`
   size_t result_bytes = 0;                    ///< bytes of results that these keep copies of
   std::unique_ptr<FurtherSegments> segments;  ///< null until the first packet with segments
+  AtomicParts atomic_parts;
 };
 
 /// One remote endpoint as the protocol sees it, over any transport. Made on first use; lives as

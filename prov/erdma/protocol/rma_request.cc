@@ -65,6 +65,37 @@ int Request::add_range(Regions* known, const wire::Segment& segment, uint64_t ac
   return -FI_EACCES;
 }
 
+void AtomicParts::on_executed(const transport::Link& link, Request& request,
+                              Regions& known) noexcept {
+  const wire::RequestId operation = request.initiator();
+  if (x_link != &link || x_operation.index != operation.index ||
+      x_operation.generation != operation.generation)
+    x_count = 0;
+  x_link = &link;
+  x_operation = operation;
+  if (request.header.flags & wire::kLast)
+    add_to(request, known);
+  else
+    keep(request.header.segment.key);
+}
+
+/// A key for which there is no room is that of the last packet, unless the peer breaks the rules.
+void AtomicParts::keep(uint64_t key) noexcept {
+  auto* const end = x_keys.begin() + x_count;
+  if (end != x_keys.end() && std::find(x_keys.begin(), end, key) == end) x_keys[x_count++] = key;
+}
+
+void AtomicParts::add_to(Request& request, Regions& known) noexcept {
+  for (size_t i = 0; i < x_count; ++i) {
+    Region* const region = known.region(x_keys[i]);
+    auto** const end = request.regions + request.memory.count;
+    if (!region || std::find(request.regions, end, region) != end) continue;
+    request.memory.iov[request.memory.count] = {};
+    request.regions[request.memory.count++] = region;
+  }
+  x_count = 0;
+}
+
 bool AtomicRequest::parse(const Request& request, wire::AtomicWord word) noexcept {
   const auto op = AtomicOp(word.op);
   const bool with_compares = (request.header.flags & wire::kCompare) != 0;

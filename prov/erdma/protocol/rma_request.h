@@ -51,6 +51,28 @@ struct Request {
   int add_range(Regions* known, const wire::Segment& segment, uint64_t access) noexcept;
 };
 
+/// The regions that the packets so far of an atomic operation have accessed. A peer sends one such
+/// operation at a time. The last packet reports all of them, so that each region counts an
+/// operation once, when it is over. This class keeps keys, because a region may close before.
+class AtomicParts {
+ public:
+  /// A packet was executed. If it is the last one of its operation, adds the regions of the earlier
+  /// ones to `request`, each with no bytes.
+  void on_executed(const transport::Link& link, Request& request, Regions& known) noexcept;
+  void drop(const transport::Link* link) noexcept {
+    if (x_link == link) x_link = nullptr;
+  }
+
+ private:
+  void keep(uint64_t key) noexcept;
+  void add_to(Request& request, Regions& known) noexcept;
+
+  const transport::Link* x_link = nullptr;  ///< null: there is no such operation
+  wire::RequestId x_operation{};
+  size_t x_count = 0;
+  std::array<uint64_t, transport::kMaxIov - 1> x_keys{};
+};
+
 /// The contents of an atomic packet, after their check.
 struct AtomicRequest {
   AtomicFunction function = nullptr;

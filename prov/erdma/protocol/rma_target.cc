@@ -38,6 +38,11 @@ bool must_flush(const Peer& peer, const Request& request) noexcept {
   return true;
 }
 
+void tell_refused(const Peer& peer, const char* purpose) noexcept {
+  ERDMA_INFO(EP_DATA, "%s asked %s memory, which its key does not permit: refused\n",
+             peer.address.to_string().c_str(), purpose);
+}
+
 void hold_regions(Service& service) noexcept {
   for (size_t i = 0; i < service.request.memory.count; ++i)
     service.uses[i] = RegionUse(*service.request.regions[i]);
@@ -124,8 +129,7 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
   const bool writes = request.header.op == wire::Op::write;
   const uint64_t access = writes ? FI_REMOTE_WRITE : FI_REMOTE_READ;
   if (const int rc = request.locate(x_regions, access)) {
-    ERDMA_INFO(EP_DATA, "%s asked to %s memory, which its key does not permit: refused\n",
-               peer.address.to_string().c_str(), writes ? "write" : "read");
+    tell_refused(peer, writes ? "to write" : "to read");
     return x_controls.send_fin(peer, request.initiator(), rc);
   }
   if (x_devices) [[unlikely]]
@@ -164,7 +168,7 @@ void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& r
   answer(peer, link, request, bytes, false, access);
 }
 
-void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept {
+void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) {
   const auto word = wire::reread<wire::AtomicWord>(request.header.segment.length);
   AtomicRequest ask;
   if (!ask.parse(request, word))
@@ -174,10 +178,7 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   request.segments[0].length = word.count * ask.element;
   const uint64_t access = ask.access();
   if (const int rc = request.locate(x_regions, access)) {
-    ERDMA_INFO(
-        EP_DATA,
-        "%s asked for an atomic operation on memory, which its key does not permit: refused\n",
-        peer.address.to_string().c_str());
+    tell_refused(peer, "for an atomic operation on");
     return x_controls.send_fin(peer, request.initiator(), rc);
   }
   if (request.device()) return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
@@ -185,10 +186,12 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   const size_t kept = peer.incoming ? peer.incoming->result_bytes : 0;
   if (ask.fetches && kept + bytes > kMostResultBytes)
     return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
+  const bool last = request.header.flags & wire::kLast;
+  if (!last && !peer.make_incoming()) throw std::bad_alloc();
   std::byte before[kMaxAtomicBytes];
   auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
   ask.function(target, ask.operands, ask.compares, ask.fetches ? before : nullptr, ask.count);
-  const bool last = request.header.flags & wire::kLast;
+  if (peer.incoming) peer.incoming->atomic_parts.on_executed(link, request, *x_regions);
   if (ask.fetches) {
     const Buffers result{1, bytes, {{before, bytes}}};
     answer(peer, link, request, result, false, last ? access : 0);
@@ -396,6 +399,7 @@ void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
   }
   FurtherSegments* const segments = incoming->segments.get();
   if (segments && segments->link == link) segments->count = 0;
+  incoming->atomic_parts.drop(link);
 }
 
 void RmaTarget::abandon(const Region& region, bool by_force) noexcept {

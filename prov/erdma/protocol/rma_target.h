@@ -71,7 +71,7 @@ class RmaTarget {
   void on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
   void on_device_transfer(Peer& peer, transport::Link& link, Request& request,
                           uint64_t access) noexcept;
-  void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;
+  void on_atomic(Peer& peer, transport::Link& link, Request& request);
   bool is_watched(const Request& request, uint64_t access) const noexcept;
   void report_access(const Peer& peer, const Request& request, uint64_t access) noexcept;
   void serve(Peer& peer, transport::Link& link, Request& request) noexcept;
