@@ -9,6 +9,7 @@
 #include <thread>
 
 #include <infiniband/verbs.h>
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_rma.h>
 
 #include "fabric/av.h"
@@ -154,24 +155,91 @@ TEST(a_link_local_peer_has_the_scope_of_the_domain) {
   ck_assert_int_eq(fi_close(&av->fid), 0);
 }
 
+/// Calls on an endpoint whose peer is `to`, and their errors.
+char g_delayed[8] = "delayed";
+const iovec g_delayed_iov{g_delayed, 8};
+const struct {
+  ssize_t error;
+  ssize_t (*call)(fid_ep* ep, fi_addr_t to);
+} kRefusedCalls[] = {
+    {-FI_EBADFLAGS,
+     [](fid_ep* ep, fi_addr_t to) {
+       const fi_msg_tagged msg{&g_delayed_iov, nullptr, 1, to, 7, 0, nullptr, 0};
+       return fi_tsendmsg(ep, &msg, FI_PEEK);
+     }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) {
+       const fi_msg_rma read{&g_delayed_iov, nullptr, 1, to, nullptr, 1, nullptr, 0};
+       return fi_readmsg(ep, &read, 0);
+     }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) {
+       return fi_tsend(ep, g_delayed, 8, nullptr, to + 9, 7, nullptr);
+     }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) { return fi_tsend(ep, nullptr, 8, nullptr, to, 7, nullptr); }},
+    {-FI_EINVAL, [](fid_ep* ep, fi_addr_t to) { return fi_tinject(ep, nullptr, 8, to, 7); }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) { return fi_tsendv(ep, nullptr, nullptr, 1, to, 7, nullptr); }},
+    {-FI_EINVAL, [](fid_ep* ep, fi_addr_t) { return fi_sendmsg(ep, nullptr, 0); }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) {
+       const fi_msg msg{&g_delayed_iov, nullptr, 1, to, nullptr, 0};
+       return fi_sendmsg(ep, &msg, FI_TRIGGER);
+     }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t) {
+       return fi_recv(ep, nullptr, 8, nullptr, FI_ADDR_UNSPEC, nullptr);
+     }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t) {
+       return fi_recvv(ep, nullptr, nullptr, 1, FI_ADDR_UNSPEC, nullptr);
+     }},
+    {-FI_EBADFLAGS,
+     [](fid_ep* ep, fi_addr_t) {
+       const fi_msg_tagged msg{&g_delayed_iov, nullptr, 1, FI_ADDR_UNSPEC, 7, 0, nullptr, 0};
+       return fi_trecvmsg(ep, &msg, FI_INJECT);
+     }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t) {
+       const fi_msg_tagged msg{&g_delayed_iov, nullptr, 1, FI_ADDR_UNSPEC, 7, 0, nullptr, 0};
+       return fi_trecvmsg(ep, &msg, FI_PEEK | FI_CLAIM | FI_DISCARD);
+     }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) { return fi_write(ep, nullptr, 8, nullptr, to, 0, 1, nullptr); }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) { return fi_readv(ep, nullptr, nullptr, 1, to, 0, 1, nullptr); }},
+    {-FI_EINVAL,
+     [](fid_ep* ep, fi_addr_t to) { return fi_inject_write(ep, nullptr, 8, to, 0, 1); }},
+    {-FI_EOPNOTSUPP,
+     [](fid_ep* ep, fi_addr_t to) {
+       return fi_atomic(ep, g_delayed, 1, nullptr, to, 0, 1, FI_UINT64, FI_CSWAP, nullptr);
+     }},
+    {-FI_EOPNOTSUPP,
+     [](fid_ep* ep, fi_addr_t to) {
+       return fi_inject_atomic(ep, g_delayed, 1, to, 0, 1, FI_UINT64, FI_CSWAP);
+     }},
+    {-FI_EBADFLAGS,
+     [](fid_ep* ep, fi_addr_t) {
+       const fi_msg_atomic msg{};
+       return fi_atomicmsg(ep, &msg, FI_REMOTE_CQ_DATA);
+     }},
+    {-FI_EINVAL, [](fid_ep* ep, fi_addr_t) { return fi_atomicmsg(ep, nullptr, 0); }},
+};
+
 /// The peer alone makes progress after the refusal (fi_msg(3), FI_MORE).
-TEST(a_delayed_message_leaves_with_a_refused_call, 3) {
+TEST(a_delayed_message_leaves_with_a_refused_call, std::size(kRefusedCalls)) {
   setenv("FI_ERDMA_SHM", "off", 1);
   Root root;
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
   exchange(a, b, to, 8);
-  char text[8] = "delayed", received[8] = {};
-  const iovec iov{text, 8};
+  char received[8] = {};
   fi_context receive;
-  const fi_msg_tagged msg{&iov, nullptr, 1, to, 7, 0, nullptr, 0};
-  const fi_msg_rma read{&iov, nullptr, 1, to, nullptr, 1, nullptr, 0};
+  const fi_msg_tagged msg{&g_delayed_iov, nullptr, 1, to, 7, 0, nullptr, 0};
   ck_assert_int_eq(fi_trecv(b.ep, received, 8, nullptr, FI_ADDR_UNSPEC, 7, 0, &receive), 0);
   ck_assert_int_eq(fi_tsendmsg(a.ep, &msg, FI_MORE), 0);
-  const ssize_t refused = _i == 0   ? fi_tsendmsg(a.ep, &msg, FI_PEEK)
-                          : _i == 1 ? fi_readmsg(a.ep, &read, 0)
-                                    : fi_tsend(a.ep, text, 8, nullptr, to + 9, 7, nullptr);
-  ck_assert_int_eq(refused, _i == 0 ? -FI_EBADFLAGS : -FI_EINVAL);
+  ck_assert_int_eq(kRefusedCalls[_i].call(a.ep, to), kRefusedCalls[_i].error);
   ck_assert_ptr_eq(b.wait().op_context, &receive);
   ck_assert_str_eq(received, "delayed");
 }

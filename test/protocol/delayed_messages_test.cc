@@ -6,6 +6,7 @@ namespace {
 
 using erdma::fake::Network;
 using erdma::fake::Transport;
+using erdma::protocol::Probe;
 using erdma::protocol::SendArgs;
 using namespace erdma::test;
 
@@ -56,7 +57,7 @@ TEST(messages_with_more_to_come_leave_together) {
 
 /// The sends are complete, so the application may call nothing more after its last call, whatever
 /// becomes of it (fi_msg(3), FI_MORE).
-TEST(delayed_messages_leave_with_the_next_call, 8) {
+TEST(delayed_messages_leave_with_the_next_call, 10) {
   Rig rig;
   must(rig.send(1, true));
   ck_assert_int_eq(rig.a.sent.take().error, 0);
@@ -86,6 +87,12 @@ TEST(delayed_messages_leave_with_the_next_call, 8) {
     case 6:  // a write, which is refused here
       access.local = Node::send_args(2, none, 0);
       ck_assert_int_eq(rig.a.engine.post_one_sided(access), -FI_EINVAL);
+      break;
+    case 7:  // a receive from a peer that there is not
+      ck_assert_int_eq(rig.a.receive(nullptr, 0, 1, nullptr, 0, 9), -FI_EINVAL);
+      break;
+    case 8:  // nothing to claim
+      ck_assert_int_ne(rig.a.engine.probe(Node::receive_args(none, 1), Probe::claim), 0);
       break;
     default:  // a call that fabric/ refuses
       rig.a.engine.let_leave();

@@ -47,8 +47,9 @@ int trigger_of(Endpoint& ep, void* context, Trigger& trigger) noexcept;
 template <typename Defer>
 ssize_t with_trigger(Endpoint& ep, void* context, Defer&& queue) noexcept {
   Trigger trigger;
-  if (const int bad = trigger_of(ep, context, trigger)) return bad;
-  return queue(trigger);
+  int status = trigger_of(ep, context, trigger);
+  if (status == 0) status = queue(trigger);
+  return status == 0 ? 0 : refused(ep, status);
 }
 template <typename Args>
 ssize_t defer_by_context(Endpoint& ep, void* context, const Args& args) noexcept {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -69,5 +71,15 @@ class Endpoint final : public FidObject<Endpoint, fid_ep> {
   SharedReceive* x_shared = nullptr;
   const std::string x_key;  ///< of the job
 };
+
+/// Returns `error`, the result of a call that is refused before the engine sees it. What FI_MORE
+/// has delayed leaves nevertheless (fi_msg(3)).
+[[gnu::cold, gnu::noinline]] inline ssize_t refused(Endpoint& ep, int error) noexcept {
+  (void)ep.driver().post([](protocol::Engine& engine) {
+    engine.let_leave();
+    return 0;
+  });
+  return error;
+}
 
 }  // namespace erdma::fabric

@@ -134,13 +134,13 @@ struct HostMemory {
   }
 };
 
-/// The result of a call whose arguments are refused. What FI_MORE has delayed leaves nevertheless
-/// (fi_msg(3)).
-[[gnu::cold, gnu::noinline]] inline ssize_t refused(Endpoint& ep, int error) noexcept {
-  return ep.driver().post([&](protocol::Engine& engine) {
-    engine.let_leave();
-    return error;
-  });
+// Overloads for the other objects that entry points are called on. A shared receive context sends
+// nothing.
+inline ssize_t refused(EndpointAlias& alias, int error) noexcept {
+  return refused(alias.endpoint(), error);
+}
+inline ssize_t refused(SharedReceive&, int error) noexcept {
+  return error;
 }
 
 /// An endpoint with FI_HMEM: each call asks the driver whether its buffers are device memory.

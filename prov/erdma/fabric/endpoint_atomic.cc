@@ -35,7 +35,7 @@ ssize_t run(fid_ep* fid, const AtomicCall& call) noexcept {
   auto& caller = On::Caller::from(fid);
   const SendDefaults& defaults = caller.send_defaults();
   ConvertedAtomic converted;
-  if (const int bad = converted.take(defaults, call)) return bad;
+  if (const int bad = converted.take(defaults, call)) return refused(caller, bad);
   converted.args.inject_operands = defaults.inject;
   converted.args.local.inject = call.form == Form::update && defaults.inject;
   return On::one_sided(caller, converted.args);
@@ -66,7 +66,7 @@ ssize_t run_msg(fid_ep* fid, const AtomicCall& call, uint64_t flags) noexcept {
       return defer_call(ep, call, flags & ~FI_TRIGGER, trigger);
     });
   ConvertedAtomic converted;
-  if (const int bad = take_msg(converted, ep.send_defaults(), call, flags)) return bad;
+  if (const int bad = take_msg(converted, ep.send_defaults(), call, flags)) return refused(ep, bad);
   return On::Target::one_sided(ep, converted.args);
 }
 
@@ -99,21 +99,22 @@ ssize_t write(fid_ep* ep, const void* buffer, size_t count, void*, fi_addr_t pee
 
 template <typename On>
 ssize_t writemsg(fid_ep* ep, const fi_msg_atomic* msg, uint64_t flags) noexcept {
-  return msg ? run_msg<On>(ep, call_of(Form::update, *msg), flags) : -FI_EINVAL;
+  return msg ? run_msg<On>(ep, call_of(Form::update, *msg), flags)
+             : refused(On::target(ep), -FI_EINVAL);
 }
 
 template <typename On>
 ssize_t inject(fid_ep* fid, const void* buffer, size_t count, fi_addr_t peer, uint64_t address,
                uint64_t key, fi_datatype datatype, fi_op op) noexcept {
   auto& caller = On::Caller::from(fid);
-  if (!can_inject(caller)) return -FI_EOPNOTSUPP;
+  if (!can_inject(caller)) return refused(caller, -FI_EOPNOTSUPP);
   const fi_ioc operand = ioc(buffer, count);
   const fi_rma_ioc remote{address, count, key};
   ConvertedAtomic converted;
   if (const int bad = converted.take(
           caller.send_defaults(),
           {Form::update, datatype, op, {&operand, 1}, {}, {}, &remote, 1, peer, nullptr}))
-    return bad;
+    return refused(caller, bad);
   converted.args.local.inject = true;
   converted.args.local.report = false;
   return On::one_sided(caller, converted.args);
@@ -141,7 +142,7 @@ ssize_t readwrite(fid_ep* ep, const void* buffer, size_t count, void*, void* res
 template <typename On>
 ssize_t readwritemsg(fid_ep* ep, const fi_msg_atomic* msg, fi_ioc* results, void**,
                      size_t result_count, uint64_t flags) noexcept {
-  if (!msg) return -FI_EINVAL;
+  if (!msg) return refused(On::target(ep), -FI_EINVAL);
   AtomicCall call = call_of(Form::fetch, *msg);
   call.results = {results, result_count};
   return run_msg<On>(ep, call, flags);
@@ -173,7 +174,7 @@ template <typename On>
 ssize_t compwritemsg(fid_ep* ep, const fi_msg_atomic* msg, const fi_ioc* compares, void**,
                      size_t compare_count, fi_ioc* results, void**, size_t result_count,
                      uint64_t flags) noexcept {
-  if (!msg) return -FI_EINVAL;
+  if (!msg) return refused(On::target(ep), -FI_EINVAL);
   AtomicCall call = call_of(Form::compare, *msg);
   call.compares = {compares, compare_count};
   call.results = {results, result_count};

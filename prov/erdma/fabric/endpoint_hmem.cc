@@ -31,7 +31,7 @@ ssize_t AnyMemory::send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
   if (!args.inject || !devices.any_device(args.iov, args.count)) return HostMemory::send(ep, args);
   InjectedCopy copy;
   protocol::SendArgs staged = args;
-  if (const int rc = copy.take(devices, staged)) return rc;
+  if (const int rc = copy.take(devices, staged)) return refused(ep, rc);
   return HostMemory::send(ep, staged);
 }
 
@@ -40,7 +40,7 @@ ssize_t AnyMemory::one_sided(Endpoint& ep, protocol::OneSidedArgs args) noexcept
   args.device = devices.any_device(args.local.iov, args.local.count);
   if (!args.device || !args.local.inject) return HostMemory::one_sided(ep, args);
   InjectedCopy copy;
-  if (const int rc = copy.take(devices, args.local)) return rc;
+  if (const int rc = copy.take(devices, args.local)) return refused(ep, rc);
   args.device = false;
   return HostMemory::one_sided(ep, args);
 }

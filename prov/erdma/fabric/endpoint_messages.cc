@@ -92,7 +92,8 @@ struct Calls {
                                        fi_addr_t source, Tag... tag, Tag... ignore,
                                        void* context) noexcept {
     auto& caller = On::Caller::from(fid);
-    if (const int bad = check_buffer(buffer, length)) return bad;
+    if (const int bad = check_buffer(buffer, length)) [[unlikely]]
+      return refused(caller, bad);
     const iovec iov = piece(buffer, length);
     return On::receive(caller, receive_args(caller.receive_defaults(), &iov, 1, length,
                                             {source, tag..., ignore...}, context, kTag));
@@ -103,7 +104,7 @@ struct Calls {
                                         void* context) noexcept {
     auto& caller = On::Caller::from(fid);
     size_t length = 0;
-    if (const int bad = check_iov(iov, count, length)) return bad;
+    if (const int bad = check_iov(iov, count, length)) return refused(caller, bad);
     return On::receive(caller, receive_args(caller.receive_defaults(), iov, count, length,
                                             {source, tag..., ignore...}, context, kTag));
   }
@@ -112,16 +113,18 @@ struct Calls {
                                           uint64_t flags) noexcept {
     auto& target = On::target(fid);
     protocol::ReceiveArgs args;
-    if (!msg) return -FI_EINVAL;
+    if (!msg) return refused(target, -FI_EINVAL);
     if constexpr (!std::is_same_v<On, SharedQueue>)
       if (flags & FI_TRIGGER) [[unlikely]]
         return with_trigger(target, msg->context, [&](const Trigger& trigger) {
           return defer_message(target, *msg, flags & ~FI_TRIGGER, true, trigger);
         });
-    if (const int bad = take(target.receive_defaults(), *msg, flags, args)) return bad;
+    if (const int bad = take(target.receive_defaults(), *msg, flags, args))
+      return refused(target, bad);
     if (!kTag || !(flags & kProbeFlags)) return Target::receive(target, args);
     protocol::Probe kind{};
-    return probe_kind(flags, kind) ? Target::probe(target, args, kind) : -FI_EINVAL;
+    return probe_kind(flags, kind) ? Target::probe(target, args, kind)
+                                   : refused(target, -FI_EINVAL);
   }
 
   /// `Data` is uint64_t with remote CQ data, and an empty pack without.
@@ -130,7 +133,8 @@ struct Calls {
                                        Data... data, fi_addr_t destination, Tag... tag,
                                        void* context) noexcept {
     auto& caller = On::Caller::from(fid);
-    if (const int bad = check_buffer(buffer, length)) return bad;
+    if (const int bad = check_buffer(buffer, length)) [[unlikely]]
+      return refused(caller, bad);
     const iovec iov = piece(buffer, length);
     protocol::SendArgs args = send_args(caller.send_defaults(), &iov, 1, length, destination,
                                         only(tag...), context, kTag);
@@ -142,7 +146,7 @@ struct Calls {
                        Tag... tag, void* context) noexcept {
     auto& caller = On::Caller::from(fid);
     size_t length = 0;
-    if (const int bad = check_iov(iov, count, length)) return bad;
+    if (const int bad = check_iov(iov, count, length)) return refused(caller, bad);
     return On::send(caller, send_args(caller.send_defaults(), iov, count, length, destination,
                                       only(tag...), context, kTag));
   }
@@ -150,7 +154,7 @@ struct Calls {
   static ssize_t sendmsg(fid_ep* fid, const Message* msg, uint64_t flags) noexcept {
     Endpoint& ep = On::target(fid);
     protocol::SendArgs args;
-    if (!msg) return -FI_EINVAL;
+    if (!msg) return refused(ep, -FI_EINVAL);
     if (flags & FI_TRIGGER) [[unlikely]]
       return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
         return defer_message(ep, *msg, flags & ~FI_TRIGGER, false, trigger);
@@ -163,8 +167,9 @@ struct Calls {
   [[gnu::flatten]] static ssize_t inject(fid_ep* fid, const void* buffer, size_t length,
                                          Data... data, fi_addr_t destination, Tag... tag) noexcept {
     auto& caller = On::Caller::from(fid);
-    if (!can_inject(caller)) return -FI_EOPNOTSUPP;
-    if (const int bad = check_buffer(buffer, length)) return bad;
+    if (!can_inject(caller)) return refused(caller, -FI_EOPNOTSUPP);
+    if (const int bad = check_buffer(buffer, length)) [[unlikely]]
+      return refused(caller, bad);
     const iovec iov = piece(buffer, length);
     protocol::SendArgs args = inject_args(&iov, length, destination, only(tag...), kTag);
     add_data(args, data...);

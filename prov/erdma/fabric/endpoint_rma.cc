@@ -76,7 +76,7 @@ template <typename On, typename... Data>
 [[gnu::noinline]] ssize_t transfer_anyhow(typename On::Caller& caller, Op op, const void* buffer,
                                           size_t length, Data... data, fi_addr_t peer,
                                           uint64_t address, uint64_t key, void* context) noexcept {
-  if (const int bad = check_buffer(buffer, length)) return bad;
+  if (const int bad = check_buffer(buffer, length)) return refused(caller, bad);
   const iovec iov = piece(buffer, length);
   const Segment segment{address, key, length};
   protocol::OneSidedArgs args =
@@ -119,7 +119,7 @@ ssize_t transferv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t
                   uint64_t address, uint64_t key, void* context) noexcept {
   auto& caller = On::Caller::from(fid);
   size_t length = 0;
-  if (const int bad = check_iov(iov, count, length)) return bad;
+  if (const int bad = check_iov(iov, count, length)) return refused(caller, bad);
   const Segment segment{address, key, length};
   return On::one_sided(caller, rma_args(caller.send_defaults(), kOp, {iov, count, length},
                                         {peer, &segment, 1}, context));
@@ -128,7 +128,7 @@ ssize_t transferv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t
 template <typename On, Op kOp>
 ssize_t transfermsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
   Endpoint& ep = On::target(fid);
-  if (!msg) return -FI_EINVAL;
+  if (!msg) return refused(ep, -FI_EINVAL);
   if (flags & FI_TRIGGER) [[unlikely]]
     return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
       return defer_rma(ep, *msg, flags & ~FI_TRIGGER, kOp == Op::read, trigger);
@@ -142,8 +142,8 @@ template <typename On, typename... Data>
 ssize_t inject(fid_ep* fid, const void* buffer, size_t length, Data... data, fi_addr_t peer,
                uint64_t address, uint64_t key) noexcept {
   auto& caller = On::Caller::from(fid);
-  if (!can_inject(caller)) return -FI_EOPNOTSUPP;
-  if (const int bad = check_buffer(buffer, length)) return bad;
+  if (!can_inject(caller)) return refused(caller, -FI_EOPNOTSUPP);
+  if (const int bad = check_buffer(buffer, length)) return refused(caller, bad);
   const iovec iov = piece(buffer, length);
   const Segment segment{address, key, length};
   protocol::OneSidedArgs args{};

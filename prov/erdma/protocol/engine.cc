@@ -162,6 +162,12 @@ void Engine::let_leave() noexcept {
   if (x_held_back.take()) progress();
 }
 
+/// The result of a call that names a peer that there is not.
+int Engine::refuse(uint64_t fi_addr) noexcept {
+  let_leave();
+  return x_peers.refusal(fi_addr);
+}
+
 int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   let_leave();
   Peer* peer = x_peers.at(args.destination);
@@ -206,6 +212,7 @@ int Engine::post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept
 }
 
 int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
+  let_leave();
   if (is_claim(kind)) return x_receives.own().probe(args, kind, nullptr);
   const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
   if (args.source != kAnySource && !source) return x_peers.refusal(args.source);

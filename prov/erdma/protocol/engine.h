@@ -235,6 +235,7 @@ class Engine final : public transport::Sink, PeerLoss {
   void on_question() noexcept override;
   void lose(Peer& peer, const transport::Link* link, int status) noexcept override;
 
+  [[gnu::cold]] int refuse(uint64_t fi_addr) noexcept;
   int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
   int send_slowly(const SendArgs& args, Peer& peer, bool& direct) noexcept;
   int send_asking(const SendArgs& args, Peer& peer, bool& direct) noexcept;
@@ -273,10 +274,8 @@ class Engine final : public transport::Sink, PeerLoss {
 
 inline int Engine::post_send(const SendArgs& args) noexcept {
   Peer* peer = x_peers.at(args.destination);
-  if (!peer) [[unlikely]] {
-    let_leave();
-    return x_peers.refusal(args.destination);
-  }
+  if (!peer) [[unlikely]]
+    return refuse(args.destination);
   if (!args.more && Messages::is_short(args) && Messages::goes_direct(args, *peer) &&
       ++x_sends_since_progress < kSendsPerProgress) [[likely]]
     if (x_messages.send_direct(args, *peer)) [[likely]]
@@ -288,7 +287,7 @@ inline int Engine::post_send(const SendArgs& args) noexcept {
 inline int Engine::post_receive(const ReceiveArgs& args) noexcept {
   const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
   if (!source && args.source != kAnySource) [[unlikely]]
-    return x_peers.refusal(args.source);
+    return refuse(args.source);
   return x_receives.post(args, source) ? 0 : -FI_ENOMEM;
 }
 
