@@ -11,6 +11,7 @@
 #include "fabric/cntr.h"
 #include "fake/captured_log.h"
 #include "fake/live_bytes.h"
+#include "fake/set_clock.h"
 #include "libcheck.h"
 
 using erdma::fabric::Counter;
@@ -25,8 +26,9 @@ namespace {
 constexpr uint32_t kApi = FI_VERSION(1, 17);
 
 struct Fixture {
-  explicit Fixture(int mr_mode = FI_MR_PROV_KEY, uint32_t api = kApi)
-      : regions(lock, mr_mode, api, &open) {}
+  explicit Fixture(int mr_mode = FI_MR_PROV_KEY, uint32_t api = kApi,
+                   const erdma::util::Clock* clock = nullptr)
+      : regions(lock, mr_mode, api, &open, nullptr, clock) {}
 
   int reg(const fi_mr_attr& attr, fid_mr** mr, uint64_t flags = 0) {
     return regions.open(&attr, flags, mr);
@@ -260,6 +262,9 @@ struct FakeUser final : RegionUser {
   int progress() noexcept override {
     ++driven;
     if (region && driven == drives_needed) region->users = 0;
+    if (clock) clock->time += 100 * erdma::util::kMillisecond;
+    if (region && drives_for_each && driven % drives_for_each == 0 && region->users > unending)
+      --region->users;
     return size_t(driven) <= steps.size() ? steps[size_t(driven) - 1] : 0;
   }
   bool arm() noexcept override { return true; }
@@ -280,6 +285,9 @@ struct FakeUser final : RegionUser {
 
   erdma::protocol::Region* region = nullptr;
   int drives_needed = 0;
+  int drives_for_each = 0;                 ///< an operation ends after so many drives; 0: none does
+  uint32_t unending = 0;                   ///< number of operations that do not end
+  erdma::fake::SetClock* clock = nullptr;  ///< a drive takes a tenth of a second
   int driven = 0;
   std::vector<int> steps;  ///< of its first drives; later ones find nothing
   int abandoned = 0;
@@ -418,6 +426,33 @@ TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
   ck_assert_int_eq(fi_close(&mr->fid), 0);
   ck_assert_int_eq(user.abandoned, 1);
   ck_assert_int_eq(f.open.count(), 0);
+}
+
+struct ClosingCase {
+  uint32_t users, unending;
+  int drives;  ///< at least, and up to 8 more where connections end
+};
+/// An operation ends each half second. All do within 15 s; the last one does not, and has a second
+/// from the end of the others on; there are so many that the wait is cut off after 30 s and a
+/// second.
+constexpr ClosingCase kClosings[] = {{30, 0, 150}, {30, 1, 155}, {1000, 0, 310}};
+TEST(closing_waits_as_long_as_operations_of_peers_end, std::size(kClosings)) {
+  const bool all_end = _i == 0;
+  erdma::fake::SetClock clock;
+  Fixture f(FI_MR_PROV_KEY, kApi, &clock);
+  FakeUser user;
+  f.regions.add(user);
+  fid_mr* mr = nullptr;
+  f.reg(attributes(), &mr);
+  user.region = f.regions.region(fi_mr_key(mr));
+  user.region->users = kClosings[_i].users;
+  user.drives_for_each = 5;
+  user.unending = kClosings[_i].unending;
+  user.clock = &clock;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(user.abandoned, all_end ? 0 : 1);
+  ck_assert_int_ge(user.driven, kClosings[_i].drives);
+  ck_assert_int_le(user.driven, kClosings[_i].drives + (all_end ? 0 : 8));
 }
 
 struct FakeOpen final : erdma::transport::RegisteredRegion {

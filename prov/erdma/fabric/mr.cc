@@ -20,9 +20,13 @@
 namespace erdma::fabric {
 namespace {
 
-/// How long fi_close waits for operations of living peers, and then as long again for the end of
-/// connections whose operations make no progress.
+/// How long fi_close waits for the next operation of a peer to end. It cannot tell how far an
+/// operation has come, so it then ends the connections that carry the others, and waits as long
+/// again for the end of these connections.
 constexpr uint64_t kPatienceNanoseconds = 1'000'000'000;
+/// How long it waits at most before that: a peer may have many operations under way, and let one
+/// end now and then.
+constexpr uint64_t kMostPatience = 30 * kPatienceNanoseconds;
 /// How long fi_close waits for peers to answer that they have stopped direct access to a region. It
 /// also waits for a number of progress steps, in case this process got no CPU time meanwhile.
 constexpr uint64_t kRevocationNanoseconds = 100'000'000;
@@ -123,8 +127,9 @@ void MemoryRegion::keep(transport::DeviceMemoryKeeper& keeper, const transport::
 }
 
 MemoryRegions::MemoryRegions(util::DomainLock& lock, int mr_mode, uint32_t api_version,
-                             Children* children, hmem::Cuda* cuda)
+                             Children* children, hmem::Cuda* cuda, const util::Clock* clock)
     : x_lock(lock),
+      x_clock(clock),
       x_provider_keys(mr_mode & (FI_MR_PROV_KEY | kMrBasic)),
       x_attributes(api_version, cuda),
       x_children(children) {}
@@ -197,27 +202,25 @@ void MemoryRegions::serve_rest() noexcept {
 }
 
 /// Drives operations of peers on the region until none is left, since they can't be interrupted.
-/// After a second it ends the connections of the remaining operations. A forked child makes no
-/// progress, so it does not wait. Returns false if some operations have not ended.
+/// Once none has ended for a second it ends the connections of the remaining operations. A forked
+/// child makes no progress, so it does not wait. Returns false if some operations have not ended.
 bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
-  const util::SystemClock clock;
-  uint64_t deadline = 0, answers_until = 0;
+  const util::SystemClock system;
+  const util::Clock& clock = x_clock ? *x_clock : system;
+  uint64_t began = 0, deadline = 0;
+  uint32_t left = 0;
   unsigned steps = 0;
+  bool late = false;
   while (region.users.load(std::memory_order_acquire) > 0 && x_epoch == util::process_epoch()) {
-    if (!deadline) {
-      answers_until = clock.now() + kRevocationNanoseconds;
-      deadline = clock.now() + kPatienceNanoseconds;
-    }
-    const bool unanswered = ++steps > kRevocationSteps && clock.now() > answers_until;
-    const bool late = clock.now() > deadline;
-    {
-      util::Guard guard(x_lock);
-      for (RegionUser* user : x_users) {
-        if (unanswered) user->stop_waiting(region.key, late);
-        user->progress();
-        user->abandon(region, late);
-      }
-    }
+    const uint32_t users = region.users.load(std::memory_order_relaxed);
+    if (!deadline) began = clock.now();
+    if (!deadline || (!late && users < left))
+      deadline = std::min(clock.now(), began + kMostPatience) + kPatienceNanoseconds;
+    left = users;
+    const bool unanswered =
+        ++steps > kRevocationSteps && clock.now() > began + kRevocationNanoseconds;
+    late = late || clock.now() > deadline;
+    drive_users(region, unanswered, late);
     if (late && clock.now() > deadline + kPatienceNanoseconds) {
       ERDMA_WARN(
           MR,
@@ -228,6 +231,17 @@ bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
     sched_yield();
   }
   return true;
+}
+
+/// `unanswered`: does not wait any longer for peers to give up direct access. `late`: ends
+/// connections.
+void MemoryRegions::drive_users(MemoryRegion& region, bool unanswered, bool late) noexcept {
+  util::Guard guard(x_lock);
+  for (RegionUser* user : x_users) {
+    if (unanswered) user->stop_waiting(region.key, late);
+    user->progress();
+    user->abandon(region, late);
+  }
 }
 
 int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {

@@ -16,6 +16,7 @@
 #include "fabric/progress.h"
 #include "protocol/regions.h"
 #include "transport/direct_source.h"
+#include "util/clock.h"
 #include "util/domain_lock.h"
 #include "util/process_epoch.h"
 
@@ -81,9 +82,10 @@ class MemoryRegion final : public FidObject<MemoryRegion, fid_mr>, public protoc
 /// Invariant: once close() has returned 0, no operation of a peer touches the memory.
 class MemoryRegions final : public protocol::Regions {
  public:
-  /// `cuda`: regions may be device memory; null: they are host memory.
+  /// `cuda`: regions may be device memory; null: they are host memory. `clock`: null for
+  /// SystemClock.
   MemoryRegions(util::DomainLock& lock, int mr_mode, uint32_t api_version, Children* children,
-                hmem::Cuda* cuda = nullptr);
+                hmem::Cuda* cuda = nullptr, const util::Clock* clock = nullptr);
   MemoryRegions(const MemoryRegions&) = delete;
   MemoryRegions& operator=(const MemoryRegions&) = delete;
   ~MemoryRegions();
@@ -99,8 +101,9 @@ class MemoryRegions final : public protocol::Regions {
   /// True if keys are the provider's, so that peers can access regions.
   bool provider_keys() const noexcept { return x_provider_keys; }
   int open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr);
-  /// Waits up to a few seconds for operations of peers on the region to end. -FI_EBUSY: some have
-  /// not. No new operation begins, and the application must close the region again.
+  /// Waits for operations of peers on the region, until all have ended or none has ended for a few
+  /// seconds. -FI_EBUSY: some have not. No new operation begins, and the application must close the
+  /// region again.
   int close(MemoryRegion& region) noexcept;
   int bind(MemoryRegion& region, Counter& cntr, uint64_t flags);
   /// The region of a key, or null, also if only local regions (Name) have the key. The caller holds
@@ -145,9 +148,11 @@ class MemoryRegions final : public protocol::Regions {
   int random_key(uint64_t& key) noexcept;
   void serve_rest() noexcept;
   bool await_users(MemoryRegion& region) noexcept;
+  void drive_users(MemoryRegion& region, bool unanswered, bool late) noexcept;
   void unbind(MemoryRegion& region) noexcept;
 
   util::DomainLock& x_lock;
+  const util::Clock* const x_clock;
   const uint32_t x_epoch = util::process_epoch();
   const bool x_provider_keys;
   const RegionAttributes x_attributes;
