@@ -311,37 +311,45 @@ TEST(transfers_go_round_in_the_slots, 2) {
     ck_assert_uint_eq(state.all_slots, !_i);
     ck_assert_uint_eq(state.first_slot, _i ? 0 : token * pieces % kBounceSlots);
     channel.run();
-    assert_done_once(channel.sink, token, 0);
     ck_assert(message.arrived());
+    assert_done_once(channel.sink, token, 0);
   }
 }
 
-/// Transfers before the first that is copied.
-constexpr unsigned kBeforeTrial = PathChoice::kFirstTrial - 1;
-
-TEST(paths_are_measured_on_what_is_sent) {
-  Options options;
+Options plain(Options options = {}) {
   options.streaming = StreamingPolicy::never;
-  Channel channel(Ways::chosen, true, options);
-  for (uint64_t token = 0; token < kBeforeTrial + PathChoice::kTrials; ++token) {
+  return options;
+}
+/// Transfers before the first trial; calls are slow, or fast.
+constexpr unsigned kBeforeTrial = PathChoice::kFirstTrial - 1;
+constexpr unsigned kBeforeRareTrial = PathChoice::kRarely * PathChoice::kFirstTrial - 1;
+/// Transfers of a long trial. The first ones, until all slots were used, tell nothing.
+constexpr unsigned long_trial(size_t length) {
+  const auto whole = unsigned(length / kBounceSlotBytes);  // slots; there is one piece more
+  return PathChoice::kLongTrials + (kBounceSlots + whole) / (whole + 1);
+}
+
+TEST(paths_are_measured_on_what_is_sent, 2) {
+  Channel channel(Ways::chosen, true, plain());
+  channel.memory.fast = _i;  // calls of the kernel
+  const unsigned trials = _i ? PathChoice::kTrials : long_trial(256 * kKiB);
+  for (uint64_t token = 0; token < (_i ? kBeforeRareTrial : kBeforeTrial) + trials; ++token) {
     Message message(channel, 256 * kKiB, token);
     channel.run();
     ck_assert(message.arrived());
   }
-  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 256 * kKiB);
-  ck_assert_uint_eq(channel.memory.backed, kFewBounceSlots);  // the others would cost page faults
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, trials * 256 * kKiB);
+  ck_assert_uint_eq(channel.memory.backed, _i ? kFewBounceSlots : kBounceSlots);
 }
 
 /// Sends messages of 4 MiB, whose calls take this time each, until copies have been tried; a trial
 /// takes a few microseconds. Returns the bytes of the next message that were copied.
 uint64_t copied_after_long_trials(uint64_t call) {
-  Options options;
-  options.streaming = StreamingPolicy::never;
-  Channel channel(Ways::chosen, true, options);
-  constexpr size_t kLength = 4 * kMiB;
+  Channel channel(Ways::chosen, true, plain());
+  channel.memory.fast = true;
   uint64_t token = 0;
   const auto send = [&] {
-    Message message(channel, kLength, ++token);
+    Message message(channel, 4 * kMiB, ++token);
     for (int i = 0; i < kManyPolls && channel.in.active(); ++i) {
       channel.calls.read.meanwhile = [&] { channel.clock.pass(call); };
       channel.in.poll(channel.sink);
@@ -353,7 +361,7 @@ uint64_t copied_after_long_trials(uint64_t call) {
   for (uint64_t tried = 0; tried < PathChoice::kTrials * BulkTransfers::kTrialBytes;) {
     ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, tried);
     send();
-    if (token > kBeforeTrial) tried += BulkTransfers::kTrialBytes;
+    if (token > kBeforeRareTrial) tried += BulkTransfers::kTrialBytes;
   }
   const uint64_t copied = channel.in_counters.bounce_in_bytes;
   send();
@@ -372,19 +380,18 @@ TEST(a_copy_is_tried_on_a_part_of_a_long_message) {
 /// which crosses one of this side if `then_both_ways`.
 template <typename Step>
 uint64_t copied_after_trial(bool both_ways, Step&& step, bool then_both_ways) {
-  Options options;
-  options.streaming = StreamingPolicy::never;
-  Channel channel(Ways::chosen, true, options);
+  Channel channel(Ways::chosen, true, plain());
   channel.memory.both_ways = both_ways;
   uint64_t token = 0;
-  for (; token < kBeforeTrial + PathChoice::kTrials; ++token) {
+  const unsigned trials = both_ways ? PathChoice::kTrials : long_trial(kMiB);
+  for (; token < kBeforeTrial + trials; ++token) {
     Message message(channel, kMiB, token);
     step(channel, token >= kBeforeTrial);
     channel.run();
     ck_assert(message.arrived());
   }
   const uint64_t bounced = channel.in_counters.bounce_in_bytes;
-  ck_assert_uint_eq(bounced, PathChoice::kTrials * kMiB);
+  ck_assert_uint_eq(bounced, trials * kMiB);
   channel.memory.both_ways = then_both_ways;
   Message message(channel, kMiB, token);
   channel.run();
@@ -420,17 +427,15 @@ TEST(cma_beside_copies_of_the_other_side_counts_as_its_calls, 2) {
 /// should fill slots. Rows: messages go one way, or both ways; then copies take less if both copy.
 TEST(a_copy_beside_cma_of_the_other_side_counts_as_one_beside_its_copies, 2) {
   const uint64_t copied = copied_after_trial(_i, [](Channel& channel, bool copies) {
-    if (!copies) channel.calls.read.meanwhile = [&] { channel.clock.pass(120'000); };
+    if (!copies) channel.calls.read.meanwhile = [&] { channel.clock.pass(180'000); };
     channel.in.poll(channel.sink);
-    if (copies) channel.clock.pass(170'000);
+    if (copies) channel.clock.pass(195'000);
   });
   ck_assert_uint_eq(copied, _i ? kMiB : 0);
 }
 
 TEST(rates_without_the_sender_are_no_rates_of_cma) {
-  Options options;
-  options.streaming = StreamingPolicy::never;
-  Channel channel(Ways::chosen, false, options);
+  Channel channel(Ways::chosen, false, plain());
   uint64_t token = 0;
   for (; token < PathChoice::kFirstTrial; ++token) {
     Message alone(channel, 256 * kKiB, token);

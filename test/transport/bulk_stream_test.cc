@@ -83,6 +83,37 @@ TEST(a_stream_of_messages_that_mostly_cross_the_ring_is_not) {
   ck_assert_uint_eq(pairs.copied_of(PathChoice::kFirstCopy + 4), 0);
 }
 
+/// A trial through all slots goes on until enough of its transfers tell something: those of 256 KiB
+/// have nine pieces, and the first eight of them use slots for the first time.
+TEST(a_trial_ends_after_all_slots_were_used) {
+  Pairs pairs(false, 256 * kKiB);
+  Channel& channel = pairs.channel;
+  pairs.slow_down(channel.calls.read, 300'000);
+  const auto copied = [&](unsigned messages) {
+    const uint64_t before = channel.in_counters.bounce_in_bytes;
+    for (unsigned i = 0; i < messages; ++i) {
+      Message message(channel, pairs.length, pairs.token++);
+      channel.run();
+    }
+    return (channel.in_counters.bounce_in_bytes - before) / pairs.length;
+  };
+  ck_assert_uint_eq(copied(PathChoice::kFirstTrial - 1), 0);
+  ck_assert_uint_eq(copied(8 + PathChoice::kLongTrials), 8 + PathChoice::kLongTrials);
+  ck_assert_uint_eq(copied(1), 1);
+}
+
+/// Of a longer message a trial moves a part.
+TEST(a_trial_through_all_slots_moves_a_large_part_of_a_message) {
+  Pairs pairs(false, 8 * kMiB);
+  Channel& channel = pairs.channel;
+  for (unsigned i = 0; i < PathChoice::kFirstTrial; ++i) {
+    ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
+    Message message(channel, pairs.length, pairs.token++);
+    channel.run();
+  }
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, BulkTransfers::kTriedWhole);
+}
+
 /// Nobody measures calls for messages that take turns, before a trial is due.
 TEST(calls_are_measured_for_the_first_stream) {
   Pairs pairs(false);

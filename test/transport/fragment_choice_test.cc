@@ -54,6 +54,7 @@ constexpr WayCase kWayCases[] = {
     {16 * 1024 + 1, {200, 100}, false},
     {FragmentChoice::kLongestOnlyInTurns + 1, {200, 100}, false},
     {128 * 1024, {200, 100}, false},
+    {256 * 1024, {200, 100}, false},
     {64 * 1024 + 1, {100, 200}, true},
 };
 
@@ -71,8 +72,8 @@ TEST(the_faster_way_is_taken, std::size(kWayCases)) {
 
 TEST(each_class_is_judged_alone) {
   constexpr FragmentChoice::Kind kKinds[] = {
-      {16 * 1024, true},     {32 * 1024, true},  {64 * 1024, true},
-      {64 * 1024 + 1, true}, {64 * 1024, false}, {64 * 1024 + 1, false},
+      {16 * 1024, true},  {32 * 1024, true},  {64 * 1024, true},      {64 * 1024 + 1, true},
+      {256 * 1024, true}, {64 * 1024, false}, {64 * 1024 + 1, false}, {128 * 1024 + 1, false},
   };
   for (const FragmentChoice::Kind& one : kKinds) {
     FragmentChoice choice;

@@ -88,7 +88,7 @@ transport::shm::CoreSharing::Usage crowded() noexcept {
 /// Where CMA is refused, messages that are likely to find their receive posted may be longer.
 TEST(without_cma_a_link_prefers_packets_for_longer_messages) {
   using transport::shm::FragmentLimits;
-  constexpr size_t kMost = FragmentLimits::kRefused.message;
+  constexpr size_t kMost = FragmentLimits::kCopied.message;
   transport::shm::Options options;
   options.cma = false;
   Pair pair;
@@ -247,7 +247,7 @@ TEST(a_burst_on_a_shared_core_goes_by_rendezvous, 4) {
   own_core(link);
   if (shared_core) transport::shm::share(context.core);
   const bool packets = !shared_core || !may_read(link) ||
-                       context.fragment_limits.limits(true, true).of_burst > length;
+                       context.fragment_limits.limits(true, true, length).of_burst > length;
   (void)context.bursts.add(&shared_core, context.polls);
   ck_assert(link.prefers_packets(length, true));
   (void)context.bursts.add(&length, context.polls);

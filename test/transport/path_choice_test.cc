@@ -124,6 +124,48 @@ TEST(copies_that_are_likely_to_be_faster_begin_soon, 2) {
   ck_assert_int_eq(int(in_the_end), int(Path::copy));
 }
 
+/// A copy through all slots is slow until these and the buffers are where copies leave them. Rows:
+/// then it is faster than CMA by a sixth, or not.
+TEST(where_calls_are_slow_the_end_of_a_longer_trial_counts, 2) {
+  PathChoice::Open open = kBoth;
+  open.long_trials = true;
+  PathChoice choice(StreamingPolicy::never);
+  const Times warm{{120, _i ? 120u : 100u, 0, 0}};
+  ck_assert_uint_eq(until_another(choice, open, warm, Path::cma), PathChoice::kFirstTrial);
+  choice.record(kSmallLength, Path::copy, 900);
+  for (unsigned i = 1; i < PathChoice::kLongTrials; ++i) {
+    ck_assert_int_eq(int(choice.choose(kSmallLength, open)), int(Path::copy));
+    choice.record(kSmallLength, Path::copy, i < 4 ? 900 : warm.nanoseconds[size_t(Path::copy)]);
+  }
+  ck_assert_int_eq(int(choice.choose(kSmallLength, open)), int(_i ? Path::cma : Path::copy));
+}
+
+/// Only a copy through all slots needs that. Rows: streaming stores are tried, or CMA once more.
+TEST(other_trials_stay_short_where_calls_are_slow, 2) {
+  PathChoice::Open open = kBoth;
+  open.long_trials = true;
+  PathChoice choice(_i ? StreamingPolicy::never : StreamingPolicy::calibrate);
+  const Times times{{_i ? 300u : 100u, _i ? 100u : 300u, 300, 300}};
+  settle(choice, kSmallLength, open, times, PathChoice::kFirstTrial + PathChoice::kLongTrials);
+  const Path usual = _i ? Path::copy : Path::cma;
+  (void)until_another(choice, open, times, usual);
+  for (unsigned i = 1; i < PathChoice::kTrials; ++i)
+    ck_assert_int_ne(int(choice.choose(kSmallLength, open)), int(usual));
+  ck_assert_int_eq(int(choice.choose(kSmallLength, open)), int(usual));
+}
+
+TEST(a_trial_that_tells_nothing_is_made_once_more) {
+  PathChoice::Open open = kBoth;
+  open.long_trials = true;
+  PathChoice choice(StreamingPolicy::never);
+  choice.repeat_trial(kSmallLength);  // no trial: without effect
+  (void)until_another(choice, open, {{100, 300, 0, 0}}, Path::cma);
+  for (int i = 0; i < 5; ++i) choice.repeat_trial(kSmallLength);
+  for (unsigned i = 1; i < PathChoice::kLongTrials + 5; ++i)
+    ck_assert_int_eq(int(choice.choose(kSmallLength, open)), int(Path::copy));
+  ck_assert_int_eq(int(choice.choose(kSmallLength, open)), int(Path::cma));
+}
+
 /// Of a path that has begun nothing is known yet, and it is not left for one that was tried.
 TEST(copies_that_are_likely_to_be_faster_are_not_left_before_they_are_timed) {
   PathChoice::Open open = kBoth;

@@ -21,7 +21,7 @@ inline constexpr size_t kBounceSlotBytes = size_t{32} * 1024;
 /// other core's cache two to four times as fast as those that are still there.
 inline constexpr uint32_t kBounceSlots = 64;
 /// Where processes share a core, and so its caches, so many are used; likewise by a channel beyond
-/// the first few of an endpoint, and by copies on trial.
+/// the first few of an endpoint, and by most copies on trial.
 inline constexpr uint32_t kFewBounceSlots = 16;
 /// Size of the memory shared for one channel: the control page, then the bounce slots. The slots
 /// get physical memory only when they are first needed (BulkMemory::back_bounce).

@@ -70,6 +70,10 @@ uint64_t time_of_calls(const Transfer& transfer, uint64_t took) noexcept {
   return uint64_t(double(transfer.called_ns) * double(most) / double(here));
 }
 
+/// What copies take where both sides copy, in times of the part of one side: it copies as much for
+/// the other direction, and each waits for slots that the other one fills.
+constexpr uint64_t kCopiesBothWays = 3;
+
 /// The nanoseconds of a transfer that compare with those of other paths; it took `took`. Where
 /// messages go both ways, each side copies into and out of slots, and while it moves bytes by CMA,
 /// the other side's copies stand still. So the time of a copy that was tried beside the peer's CMA
@@ -83,7 +87,8 @@ uint64_t comparable_time(const Transfer& transfer, uint64_t took) noexcept {
   if (transfer.path == Path::cma && transfer.both_ways && !transfer.asks)
     return std::min(took, transfer.called_ns);
   if (transfer.path != Path::copy || transfer.copied_bytes == 0) return took;
-  return std::min(took, 2 * transfer.copied_ns * transfer.range.length() / transfer.copied_bytes);
+  return std::min(
+      took, kCopiesBothWays * transfer.copied_ns * transfer.range.length() / transfer.copied_bytes);
 }
 
 /// What the whole length for which the path was chosen would have taken, in ns.
@@ -231,6 +236,10 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
                        (transfer.follows || choice.trial_is_due(length)) &&
                        length > PathChoice::never_copied(x_backed > 0);
   const bool fast = matters && x_backing.calls_are_fast();
+  if (matters) x_calls_are_slow = !fast;
+  // Both ways a longer trial costs more than it tells, since the other side may take another path.
+  const bool long_trials =
+      x_calls_are_slow && !transfer.both_ways && x_backing.affordable_slots() == kBounceSlots;
   // Amid calls both ways, the time of a copy tells nothing of what it costs the other core.
   const bool amid_calls =
       fast && transfer.both_ways && transfer.follows && x_backing.streams_back();
@@ -243,19 +252,22 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
                .backed = x_backed > 0,
                .tries = !transfer.tried,
                .rarely = fast,
+               .long_trials = long_trials,
                .likely = matters && !fast && transfer.follows && length > PathChoice::kOneCopy});
   if (!copies(transfer.path)) return 0;
   const bool on_trial = cma && choice.tries(length);
-  const int status = choose_slots(transfer, on_trial);
+  const bool is_long = on_trial && long_trials && transfer.path == Path::copy;
+  const int status = choose_slots(transfer, on_trial && !is_long);
   if (status != 0) {
     x_unaffordable = true;
     transfer.path = Path::cma;
     return cma ? 0 : status;
   }
+  if (is_long && !transfer.comparable) choice.repeat_trial(length);
   mode = Mode::bounce;
   x_bouncing = &transfer;
   if (on_trial && length > kTriedWhole) {
-    transfer.range.end = transfer.range.begin + kTrialBytes;
+    transfer.range.end = transfer.range.begin + (is_long ? kTriedWhole : kTrialBytes);
     transfer.tried = true;
   }
   return 0;

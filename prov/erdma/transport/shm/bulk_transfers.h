@@ -97,7 +97,8 @@ struct Transfer : util::ListHook<Transfer> {
 class BulkTransfers {
  public:
   /// Where CMA is permitted, a message above kTriedWhole tries a copy with so many of its bytes, as
-  /// a copy with streaming stores may take five times as long. The rest takes the usual path.
+  /// a copy with streaming stores may take five times as long. The rest takes the usual path. A
+  /// copy that may well be faster is tried with kTriedWhole bytes.
   static constexpr uint64_t kTrialBytes = uint64_t{256} * 1024;
   static constexpr uint64_t kTriedWhole = 4 * kTrialBytes;
 
@@ -176,11 +177,12 @@ class BulkTransfers {
   PathChoice x_choices[Transfer::kKinds];
   uint32_t x_generation = 0;  ///< the last one given out; unique over all tickets
   Transfer* x_bouncing = nullptr;
-  uint32_t x_backed = 0;        ///< slots that have memory
-  bool x_few_only = false;      ///< backing all of them failed
-  uint32_t x_slots_used = 0;    ///< pieces of generations that used all slots; wraps around
-  bool x_unaffordable = false;  ///< backing the slots failed: they are not chosen again
-  uint64_t x_last_call = 0;     ///< ns that the last call took of those that are timed
+  uint32_t x_backed = 0;          ///< slots that have memory
+  bool x_few_only = false;        ///< backing all of them failed
+  bool x_calls_are_slow = false;  ///< calls of the kernel, as measured; false: not measured
+  uint32_t x_slots_used = 0;      ///< pieces of generations that used all slots; wraps around
+  bool x_unaffordable = false;    ///< backing the slots failed: they are not chosen again
+  uint64_t x_last_call = 0;       ///< ns that the last call took of those that are timed
   /// End of the last generation; a generation that began earlier overlapped with it.
   uint64_t x_last_end = 0;
 };

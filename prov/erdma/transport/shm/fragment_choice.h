@@ -46,13 +46,14 @@ class FragmentChoice {
   static constexpr size_t kLongestOnlyInTurns = size_t{32} * 1024;
 
  private:
-  /// In turns up to 16, 32, 64 KiB, and longer; others up to 64 KiB, and longer.
-  static constexpr size_t kClasses = 6;
+  /// In turns up to 16, 32, 64, 128 KiB, and longer; others up to 64, 128 KiB, and longer.
+  static constexpr size_t kClasses = 8;
   static constexpr size_t class_of(Kind kind) noexcept {
-    const bool longest = kind.length > 2 * kLongestOnlyInTurns;
-    if (!kind.in_turns) return longest ? 5 : 4;
-    if (kind.length > kLongestOnlyInTurns) return longest ? 3 : 2;
-    return kind.length > kLongestOnlyInTurns / 2 ? 1 : 0;
+    if (kind.length <= kLongestOnlyInTurns) return kind.length > kLongestOnlyInTurns / 2 ? 1 : 0;
+    const size_t longer = kind.length > 4 * kLongestOnlyInTurns   ? 2
+                          : kind.length > 2 * kLongestOnlyInTurns ? 1
+                                                                  : 0;
+    return (kind.in_turns ? 2 : 5) + longer;
   }
 
   WayChoice x_classes[kClasses];

@@ -26,11 +26,15 @@ class FragmentLimits {
     size_t all_rings;  ///< bytes of messages of this length in the rings of all recent receivers
     size_t of_burst;   ///< bytes of one message that belongs to Bursts
   };
-  /// `shared`: other threads run on this core. `cma`: one side may use CMA. The first call with
-  /// both, or of calls_are_fast(), measures, which takes some 50 us.
-  Limits limits(bool shared, bool cma) noexcept {
+  /// `shared`: other threads run on this core. `cma`: one side may use CMA. `measured`: length of
+  /// the message if it may go either way and is measured; otherwise 0. The first call with both of
+  /// `shared` and `cma`, with more than kDefaultEager bytes, or of calls_are_fast(), takes some 50
+  /// us to measure calls.
+  Limits limits(bool shared, bool cma, size_t measured) noexcept {
     if (shared) return where_shared(cma);
-    return cma || chosen() ? Limits{x_options.eager_bytes, SIZE_MAX, SIZE_MAX} : kRefused;
+    const bool longer =
+        !chosen() && (!cma || (measured > kDefaultEager && copies_may_pay(measured)));
+    return longer ? kCopied : Limits{x_options.eager_bytes, SIZE_MAX, SIZE_MAX};
   }
 
   /// Where each process has a core, too: one call is likely to be faster than two copies between
@@ -50,12 +54,16 @@ class FragmentLimits {
   /// one.
   static constexpr Limits kCopiesPay{size_t{512} * 1024, size_t{896} * 1024, SIZE_MAX};
 
-  /// Where each process has a core and CMA is refused. A stream of longer messages is faster in
+  /// Where each process has a core and CMA is refused, or where calls are slow, so that fragments
+  /// and rendezvous are compared (FragmentChoice). A stream of longer messages is faster in
   /// fragments, too, but two processes that exchange them are not: each has to write all of its
   /// message before it reads (512 KiB: a tenth slower).
-  static constexpr Limits kRefused{size_t{256} * 1024, SIZE_MAX, SIZE_MAX};
+  static constexpr Limits kCopied{size_t{256} * 1024, SIZE_MAX, SIZE_MAX};
 
  private:
+  bool copies_may_pay(size_t length) noexcept {
+    return length <= kCopied.message && !calls_are_fast();
+  }
   bool chosen() const noexcept { return x_options.eager_bytes != kDefaultEager; }  ///< by the user
   Limits where_shared(bool cma) noexcept;
   float call_per_copies() noexcept;

@@ -24,7 +24,9 @@ bool calls_help(const CmaPeer& peer) noexcept {
 bool suits_fragments(ShmLink& link, size_t length, bool expected) noexcept {
   LinkContext& context = link.context();
   const bool shared_core = context.core.shared();
-  const auto most = context.fragment_limits.limits(shared_core, calls_help(link.direct().peer()));
+  const CmaPeer& peer = link.direct().peer();
+  const size_t measured = may_measure(context, peer) ? length : 0;
+  const auto most = context.fragment_limits.limits(shared_core, calls_help(peer), measured);
   const bool in_burst = context.bursts.add(&link, context.polls);
   return length <= most.message && (!in_burst || length <= most.of_burst) &&
          (expected || shared_core) &&
@@ -65,7 +67,7 @@ bool faster_in_packets(ShmLink& link, RingSender& ring, size_t length) noexcept 
   LinkContext& context = link.context();
   FragmentTimer& timer = context.fragments;
   const Shared shared = shared_by(link);
-  if (shared == Shared::some_long) return true;
+  if (shared == Shared::some_long && length <= kDefaultEager) return true;
   const uint32_t taken = link.in() ? link.in()->ring().taken() : 0;
   const bool answered = link.turns().answered(taken, ring.pushed(), entries_of(length));
   const bool alone = shared == Shared::nothing, in_turns = answered && alone;

@@ -18,7 +18,7 @@ enum class NameScope : uint8_t { host, address };
 using Counters = ShmCounters;
 
 /// This value of Options::eager_bytes leaves the limit to FragmentLimits where processes share
-/// cores or CMA is refused.
+/// cores, CMA is refused or calls of the kernel are slow.
 inline constexpr size_t kDefaultEager = size_t{128} * 1024;
 
 struct Options {

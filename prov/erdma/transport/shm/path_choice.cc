@@ -51,7 +51,9 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
 Path PathChoice::SizeClass::choose(const Path* paths, size_t count, Open open) noexcept {
   const Path* const end = paths + count;
   const auto faster = [this, open](Path other) {
-    const float by = best == Path::cma && !open.likely ? kMuchFaster : util::RecentRates::kClearly;
+    const float by = best == Path::cma && !open.long_trials && !open.likely
+                         ? kMuchFaster
+                         : util::RecentRates::kClearly;
     return arm(other).typical() > by * arm(best).typical();
   };
   const auto tried = [this](Path path) { return arm(path).count() >= kTrials; };
@@ -77,14 +79,19 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count, Open open) n
   retried = next(retried);
   if (paths[retried] == best) retried = next(retried);
   transfers = 0;
-  trials_left = kTrials - 1;
   on_trial = paths[retried];
+  trials_left = (open.long_trials && on_trial == Path::copy ? kLongTrials : kTrials) - 1;
   const auto known = [&](Path path) { return path == on_trial || path == best || tried(path); };
   if (!std::all_of(paths, end, known))
     retry_at = kFirstTrial;
   else
     retry_at = retry_at < kFirstRetry ? kFirstRetry : std::min(2 * retry_at, uint32_t(kRetryEvery));
   return on_trial;
+}
+
+void PathChoice::repeat_trial(size_t length) noexcept {
+  SizeClass& of = x_classes[class_of(length)];
+  if (of.tries) ++of.trials_left;
 }
 
 void PathChoice::record(size_t length, Path used, uint64_t nanoseconds) noexcept {

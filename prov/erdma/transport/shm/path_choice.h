@@ -39,6 +39,8 @@ class PathChoice {
     bool backed = false;  ///< the slots for copies have memory
     bool tries = true;    ///< a path may be tried that is not known to be the fastest
     bool rarely = false;  ///< calls of the kernel are fast, so a copy is not likely to be faster
+    /// Calls are known to be slow, so a copy through all slots may well be faster.
+    bool long_trials = false;
     bool likely = false;  ///< a copy is likely to be faster than CMA
   };
   /// Chooses for the transfer that begins now.
@@ -50,6 +52,8 @@ class PathChoice {
     const SizeClass& of = x_classes[class_of(length)];
     return of.trials_left == 0 && of.transfers + 1 >= of.retry_at;
   }
+  /// If the last choice was a trial, it is made once more, since it will tell nothing.
+  void repeat_trial(size_t length) noexcept;
   /// A transfer with this choice has moved all its bytes in this time.
   void record(size_t length, Path used, uint64_t nanoseconds) noexcept;
   /// False: the sender left its part of the last transfers of this size to the receiver, so the
@@ -64,9 +68,13 @@ class PathChoice {
   /// Trials of a path in a row: the first one after another path finds the buffers in the wrong
   /// core's caches.
   static constexpr unsigned kTrials = 3;
-  /// By how much a copy must be faster than CMA to be changed to, unless that is likely. Trials
-  /// favour a copy: in a stream the first messages by CMA take twice as long as later ones, and the
-  /// times of messages that overlap vary.
+  /// The same for trials of Path::copy with Open::long_trials. A copy through all slots finds them
+  /// and the buffers in the caches where copies leave them only after as many transfers as the
+  /// slots hold; what is remembered of a trial is its last few transfers.
+  static constexpr unsigned kLongTrials = 7;
+  /// By how much a copy must be faster than CMA to be changed to, unless trials are long or that is
+  /// likely. Short trials favour a copy: in a stream the first messages by CMA take twice as long
+  /// as later ones, and the times of messages that overlap vary.
   static constexpr float kMuchFaster = 1.4F;
   /// Transfers until another path is tried, as long as there is one that was not.
   static constexpr unsigned kFirstTrial = 16;
