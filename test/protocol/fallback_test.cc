@@ -265,6 +265,27 @@ TEST(a_sender_keeps_to_the_budget_until_the_link_that_told_it_ends) {
   rig.end_work({&g_one, &g_two});
 }
 
+/// Node b answers over the far link, which ends on both sides with the answer in it: the fin of a
+/// message that b has read, or the permission to write.
+TEST(the_end_of_a_link_ends_what_awaited_an_answer_over_it, 2) {
+  Crossed rig(_i == 0);
+  rig.a.received.entries.clear();
+  const auto large = pattern(5000);
+  std::vector<char> at_b(5000);
+  rig.far_b.behaviour.room = 0;
+  must(rig.b.receive(at_b.data(), 5000, 1, &g_two));
+  must(rig.a.send(1, large.data(), 5000, 1, &g_one));
+  rig.run_until_idle();
+  Transport::bring_down(rig.far_ba(), -FI_ECONNRESET, rig.b.engine);
+  Transport::bring_down(rig.far_ab(), -FI_ECONNRESET, rig.a.engine);
+  rig.far_b.behaviour.room = 1000;
+  rig.run_until_idle();
+  ck_assert_int_eq(rig.a.sent.take().error, FI_ECONNRESET);
+  ck_assert_int_eq(rig.b.received.take().error, _i == 0 ? 0 : FI_ECONNRESET);
+  ck_assert(rig.a.sent.entries.empty() && rig.b.received.entries.empty());
+  rig.end_work({&g_one, &g_two});
+}
+
 TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   Crossed rig(true);
   rig.a.received.entries.clear();

@@ -324,6 +324,14 @@ bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
   return any;
 }
 
+void Deliveries::fail_granted(Peer& peer, const transport::Link& ended, int status) noexcept {
+  if (!peer.incoming) return;
+  PendingList<Delivery>& active = peer.incoming->active;
+  for (Delivery* delivery = active.front(); delivery; delivery = active.next(*delivery))
+    if (delivery->state == Delivery::State::granted && delivery->link != &ended)
+      delivery->link->fail(status);
+}
+
 void Deliveries::revoke_memory(Peer& peer) noexcept {
   if (!peer.incoming) return;
   PendingList<Delivery>& active = peer.incoming->active;

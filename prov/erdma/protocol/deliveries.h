@@ -81,6 +81,9 @@ class Deliveries {
 
   /// Ends the deliveries over a link that is down. Returns true if there were any.
   bool fail(Peer& peer, const transport::Link* link, int status) noexcept;
+  /// The link over which this side sends has ended, perhaps with the permission to write in it.
+  /// Fails the other links over which the peer would write.
+  static void fail_granted(Peer& peer, const transport::Link& ended, int status) noexcept;
   /// Revokes the memory that is shared with the peer, before the endpoint closes.
   static void revoke_memory(Peer& peer) noexcept;
   /// Fails the peer's deliveries into a shared receive context, which outlives this engine: the

@@ -390,8 +390,22 @@ void Engine::on_link_down(transport::Link& link, int status) noexcept {
   lose(*peer, &link, status);
 }
 
+namespace {
+
+/// Each side answers over the link on which it sends. If the two sides send over different links
+/// and one of these has ended, answers to what moves over the other one may be lost, so that ends,
+/// too.
+void end_what_awaits_answers(Peer& peer, const transport::Link* ended, int status) noexcept {
+  if (!ended || !peer.link) return;
+  if (peer.link != ended && peer.sending()) return peer.link->fail(status);
+  if (peer.link == ended) Deliveries::fail_granted(peer, *ended, status);
+}
+
+}  // namespace
+
 /// Every operation that waits for the peer over this link ends in one error completion. Operations
-/// over another link to the same peer continue. Later sends connect again.
+/// over another link to the same peer continue, unless an answer to them may be lost. Later sends
+/// connect again.
 void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept {
   if (peer.failing) return;
   peer.failing = true;
@@ -416,6 +430,7 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
                   : Loss::none);
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
+  end_what_awaits_answers(peer, link, status);
   peer.failing = false;
   peer.update_direct();
 }
