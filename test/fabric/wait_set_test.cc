@@ -131,39 +131,41 @@ TEST(a_completion_ends_the_wait) {
   }
 }
 
-TEST(a_change_of_a_counter_ends_one_wait) {
+/// A counter whose wait object is a set, driven by a source.
+struct CounterInSet {
+  CounterInSet() { cntr->attach(source); }
+  ~CounterInSet() {
+    cntr->detach(source);
+    ck_assert_int_eq(fi_close(&cntr->fid), 0);
+  }
+
   Set set;
-  DomainLock lock(erdma::util::LockKind::mutex);
+  DomainLock lock{erdma::util::LockKind::mutex};
   FakeSource source;
   fi_cntr_attr attr = set.cntr_attr();
   Counter* cntr = *make_cntr({lock, 0, false, {}}, &attr, nullptr);
-  cntr->attach(source);
+};
+
+TEST(a_change_of_a_counter_ends_one_wait) {
+  CounterInSet in;
   for (int i = 0; i < 100; ++i) {
-    std::thread peer(
-        [&] { source.hand_in([&] { i % 2 ? cntr->add_failure() : cntr->add_success(1); }); });
-    ck_assert_int_eq(fi_wait(set.wait, kForever), 0);
+    std::thread peer([&] {
+      in.source.hand_in([&] { i % 2 ? in.cntr->add_failure() : in.cntr->add_success(1); });
+    });
+    ck_assert_int_eq(fi_wait(in.set.wait, kForever), 0);
     peer.join();
-    ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
+    ck_assert_int_eq(fi_wait(in.set.wait, 0), -FI_ETIMEDOUT);
   }
-  cntr->detach(source);
-  ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
 
 /// Another thread reads the counter before a thread in fi_wait has looked.
 TEST(a_change_that_was_read_ends_one_wait) {
-  Set set;
-  DomainLock lock(erdma::util::LockKind::mutex);
-  FakeSource source;
-  fi_cntr_attr attr = set.cntr_attr();
-  Counter* cntr = *make_cntr({lock, 0, false, {}}, &attr, nullptr);
-  cntr->attach(source);
-  ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
-  source.hand_in([&] { cntr->add_success(1); });
-  ck_assert_uint_eq(fi_cntr_read(cntr), 1);
-  ck_assert_int_eq(fi_wait(set.wait, 0), 0);
-  ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
-  cntr->detach(source);
-  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+  CounterInSet in;
+  ck_assert_int_eq(fi_wait(in.set.wait, 0), -FI_ETIMEDOUT);
+  in.source.hand_in([&] { in.cntr->add_success(1); });
+  ck_assert_uint_eq(fi_cntr_read(in.cntr), 1);
+  ck_assert_int_eq(fi_wait(in.set.wait, 0), 0);
+  ck_assert_int_eq(fi_wait(in.set.wait, 0), -FI_ETIMEDOUT);
 }
 
 TEST(an_event_ends_the_wait_until_it_is_read) {

@@ -74,17 +74,22 @@ void send_some(Pair& pair, uint64_t count) {
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == before + count; }));
 }
 
-/// Packets behind the one that is being taken back are not delivered, so the receiver has nothing
-/// to do and may sleep. The end of the retraction wakes it.
-TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 4) {
-  const bool executed = _i % 2;
-  Pair pair;
+/// Opens both endpoints, and sends until b has a hot ring at a. Returns the link to a.
+Link& open_hot(Pair& pair) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert(pair.poll_until([&] {
     if (!is_hot(pair.b_to_a())) send_some(pair, 4);
     return is_hot(pair.b_to_a());
   }));
-  Link& link = pair.b_to_a();
+  return pair.b_to_a();
+}
+
+/// Packets behind the one that is being taken back are not delivered, so the receiver has nothing
+/// to do and may sleep. The end of the retraction wakes it.
+TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 4) {
+  const bool executed = _i % 2;
+  Pair pair;
+  Link& link = open_hot(pair);
   const size_t length = _i / 2 ? 5000 : 0;
   const std::vector<std::byte> first = pattern(length, 1), second = pattern(length, 2);
   const iovec taken{const_cast<std::byte*>(first.data()), length};
@@ -201,12 +206,7 @@ TEST(a_peer_that_ends_while_it_takes_a_packet_back_is_lost_as_others, 2) {
 TEST(a_link_that_ends_waits_for_a_peer_that_takes_a_packet_back, 2) {
   const bool executed = _i;
   Pair pair;
-  ck_assert(open_side(pair.a) && open_side(pair.b));
-  ck_assert(pair.poll_until([&] {
-    if (!is_hot(pair.b_to_a())) send_some(pair, 4);
-    return is_hot(pair.b_to_a());
-  }));
-  Link& link = pair.b_to_a();
+  Link& link = open_hot(pair);
   const iovec nothing{nullptr, 0};
   uint64_t packet = 0;
   ck_assert_int_eq(link.optional().retractable->send(numbered(77), &nothing, 1, 0, packet), 0);
