@@ -12,10 +12,11 @@ namespace fi_erdma {
 AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds, Until until) {
   constexpr double kBetweenLooks = 0.02;
   using Seconds = std::chrono::duration<double>;
-  const auto end = std::chrono::steady_clock::now() + Seconds(longest_seconds);
-  const auto left = [&] { return Seconds(end - std::chrono::steady_clock::now()).count(); };
   Look seen = look(pids);
   Question question(seen.processes);
+  // From here on, as a look at many processes may take longer than they have to answer.
+  const auto end = std::chrono::steady_clock::now() + Seconds(longest_seconds);
+  const auto left = [&] { return Seconds(end - std::chrono::steady_clock::now()).count(); };
   const auto complete = [&] {
     return until == Until::kEndpoints ? question.fully_answered(seen.processes)
                                       : question.answered(seen.processes);

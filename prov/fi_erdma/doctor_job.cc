@@ -47,8 +47,7 @@ struct Found {
 std::vector<std::string> more_of(const Json& finding) {
   std::vector<std::string> more;
   if (const auto lines = finding.find("more"); lines != finding.end() && lines->is_array())
-    for (const Json& line : *lines)
-      if (line.is_string()) more.push_back(line.get<std::string>());
+    for (const Json& line : *lines) more.push_back(text_in(line));
   return more;
 }
 

@@ -123,7 +123,10 @@ uint64_t number_of(const Json& object, const char* name, uint64_t otherwise) {
 }
 
 std::string text_of(const Json& object, const char* name) {
-  const Json& value = member(object, name);
+  return text_in(member(object, name));
+}
+
+std::string text_in(const Json& value) {
   std::string text = value.is_string() ? value.get<std::string>() : std::string();
   for (char& c : text)
     if (c < 0x20 || c > 0x7e) c = '?';

@@ -70,6 +70,8 @@ class WaitGraph {
 
 /// The printable text of a member; empty if there is none.
 std::string text_of(const Json& object, const char* name);
+/// The text that a value is, with ? for all but printable ASCII; empty if it is no text.
+std::string text_in(const Json& value);
 /// The number of a member.
 uint64_t number_of(const Json& object, const char* name, uint64_t otherwise);
 /// The number of a member of "gauges", or 0.

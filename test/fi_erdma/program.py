@@ -1105,8 +1105,8 @@ class Doctor(unittest.TestCase):
         # Why something fails, and its remedy.
         fails = "messages between two processes of this host fail, copied: "
         done = job(document("a", ("NO", "E201", fails + "one")) + document("b", ("NO", "E201", fails + "two")).replace(
-            '"more": []', '"more": ["mend it", 1]'))
-        self.assertRegex(done.stdout, rf"NO    bytes: {fails}one  \[E201\]\n +a\n  NO    bytes: {fails}two  \[E201\]\n +b\n +mend it\n")
+            '"more": []', r'"more": ["mend\u001b it"]'))
+        self.assertRegex(done.stdout, rf"NO    bytes: {fails}one  \[E201\]\n +a\n  NO    bytes: {fails}two  \[E201\]\n +b\n +mend\? it\n")
         done = job(document("a", good) + document("b", good)[:-1] + ', "fault": "memfd_create"}')
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stdout, r"NO    doctor: it broke off: memfd_create\n +b\n")
