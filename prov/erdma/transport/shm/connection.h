@@ -33,7 +33,7 @@ struct PeerProcess : util::Counted {
   uint8_t proofs_asked = 0;  ///< without those that were lost with their connection
   uint32_t mark = 0;         ///< the value that the proof must report
   uint32_t connections = 0;  ///< how many lead to it
-  uint64_t said_bye = 0;     ///< when it last closed a channel in order; 0: never
+  bool closing = false;      ///< it said that its endpoint closes
   CmaPeer cma;
   /// The connections over which this side awaits an answer about CMA; 0 = none.
   uint64_t admission_over = 0;

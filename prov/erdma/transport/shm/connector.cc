@@ -11,11 +11,11 @@ namespace {
 
 /// The endpoint closes. The polling thread has not closed connections whose mail it has not read,
 /// and those that are not up here may be up at the peer.
-void say_bye(const Connection& connection) noexcept {
+void say_closing(const Connection& connection) noexcept {
   const bool may_be_up = connection.state == ConnectionState::up ||
                          connection.state == ConnectionState::awaiting_welcome;
   if (may_be_up && !connection.closed.load())
-    (void)send_control(connection.socket, ControlType::bye, -FI_ESHUTDOWN);
+    (void)send_control(connection.socket, ControlType::closing);
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ util::Result<std::unique_ptr<Connector>> Connector::start(const ConnectorConfig&
 Connector::~Connector() {
   x_thread.stop();
   if (!x_abandoned)
-    for (const auto& connection : x_connections.all()) say_bye(*connection);
+    for (const auto& connection : x_connections.all()) say_closing(*connection);
   x_listener.close();
 }
 
@@ -61,10 +61,12 @@ int Connector::trust(const util::SocketAddress& peer) noexcept {
 
 void Connector::close(const util::Ref<Connection>& connection, int status) noexcept {
   connection->closed.store(true);
-  // The bye is best effort: the shutdown conveys the end too, even where a forked child still holds
-  // the socket. The shutdown of an outbound channel also tells that this process no longer writes
-  // into the peer's memory. For an inbound channel this side waits until the peer tells the same.
-  if (connection->process) (void)send_control(connection->socket, ControlType::bye, status);
+  // The goodbye is best effort: the shutdown conveys the end too, even where a forked child still
+  // holds the socket. The shutdown of an outbound channel also tells that this process no longer
+  // writes into the peer's memory. For an inbound channel this side waits until the peer tells the
+  // same.
+  const ControlType goodbye = x_connections.closing ? ControlType::closing : ControlType::bye;
+  if (connection->process) (void)send_control(connection->socket, goodbye, status);
   ::shutdown(connection->socket.get(), connection->outbound ? SHUT_RDWR : SHUT_WR);
   if (x_commands.try_post({Command::Type::close, {}, connection})) x_commands.ask();
 }

@@ -34,7 +34,8 @@ class Connector final : private EndpointThread::Work {
   int connect(const ConnectRequest& request) noexcept;
   /// Polling thread: the application itself addressed this peer. 0 or -FI_ENOMEM.
   int trust(const util::SocketAddress& peer) noexcept;
-  /// Polling thread: says bye with `status` and ends the channel. Later mail about it is ignored.
+  /// Polling thread: says goodbye with `status` and ends the channel. Later mail about it is
+  /// ignored.
   void close(const util::Ref<Connection>& connection, int status) noexcept;
   /// Polling thread: accepts no more connections.
   void stop_listening() noexcept;

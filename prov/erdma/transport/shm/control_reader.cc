@@ -14,8 +14,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// A process closes its sockets shortly before its pidfd reports its exit, and an endpoint says bye
-/// on all its connections at about the same time.
+/// A process closes its sockets shortly before its pidfd reports its exit, and an endpoint says
+/// that it closes on all its connections at about the same time.
 constexpr uint64_t kExitGrace = 100'000'000;
 
 /// How long this process may lack a descriptor for the memory of large messages, or the room to map
@@ -132,10 +132,11 @@ bool ControlReader::handle(Connection& connection, const Control& control, util:
     case ControlType::proof:
       x_negotiation.on_proof(connection, uint32_t(control.value));
       return true;
+    case ControlType::closing:
+      connection.process->closing = true;
+      lose(connection, -FI_ESHUTDOWN);
+      return true;
     case ControlType::bye:
-      // What the peer says to a bye of this side tells nothing.
-      if (bye_status(control.value) == -FI_ESHUTDOWN && !connection.closed.load())
-        connection.process->said_bye = x_connections.config.clock->now();
       lose(connection, bye_status(control.value));
       return true;
     default:
@@ -220,13 +221,11 @@ void ControlReader::on_hang_up(Connection& connection) {
   connection.deadline = x_connections.config.clock->now() + kExitGrace;
 }
 
-/// An endpoint that closes in order has said bye here or on another connection. A process that
-/// gives back much memory while it is killed may take longer, and one that executes another program
-/// does not exit.
+/// An endpoint that closes in order has said so here or on another connection. A bye there tells of
+/// that channel only. A process that gives back much memory while it is killed may take longer, and
+/// one that executes another program does not exit.
 void ControlReader::on_grace_over(Connection& connection) {
-  const uint64_t bye = connection.process->said_bye;
-  const bool in_order = bye && x_connections.config.clock->now() - bye <= 2 * kExitGrace;
-  lose(connection, in_order ? -FI_ESHUTDOWN : -FI_ECONNRESET);
+  lose(connection, connection.process->closing ? -FI_ESHUTDOWN : -FI_ECONNRESET);
 }
 
 void ControlReader::on_unsent(Connection& connection) {

@@ -37,7 +37,8 @@ bool speaks(const Connections& all, const PeerProcess& process) noexcept {
 bool is_bye(const Welcome& welcome, ssize_t bytes) noexcept {
   Control control;
   std::memcpy(&control, &welcome, sizeof(control));
-  return bytes == sizeof(control) && control.type == ControlType::bye;
+  return bytes == sizeof(control) &&
+         (control.type == ControlType::bye || control.type == ControlType::closing);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace erdma::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x416d6465;
 /// Version of this transport: of these messages, the rings and the pages of large transfers.
-inline constexpr uint8_t kWireVersion = 18;
+inline constexpr uint8_t kWireVersion = 19;
 inline constexpr uint16_t kByteOrder = 0x0102;
 /// A change of the layout needs a higher version and the new fingerprint here.
 static_assert(layout_fingerprint() == 0x3ddee2770b01de6b, "kWireVersion must change, too");
@@ -67,11 +67,12 @@ enum class ControlType : uint32_t {
   bulk_memory,   ///< receiver: memory for large transfers; with the memfd
   admit,         ///< either: asks the peer to name this process as its ptracer
   admit_answer,  ///< value = 0 or negative fi_errno
-  bye,           ///< either: this link is over; value = the status to report
+  bye,           ///< either: this channel is over; value = the status to report
   prove,         ///< either: asks for the value of the scratch word with the number `value`
   proof,         ///< value = the value of that word
   file,          ///< sender: shares device memory; value = its name, with the descriptor
   no_hot_ring,   ///< sender: cannot take the hot ring that was granted
+  closing,       ///< either: this channel is over, because the endpoint closes
 };
 
 struct Control {
