@@ -164,6 +164,16 @@ TEST(what_can_not_be_reached_is_told, std::size(kCalls)) {
   region.expect(-FI_EOPNOTSUPP);
 }
 
+TEST(an_access_that_lacks_memory_can_be_tried_later, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], kMiB);
+  fake::CmaCalls::Plan& plan =
+      region.call == CmaCall::read ? region.channel.calls.read : region.channel.calls.write;
+  plan = {2, fake::CmaCalls::kForever, ENOMEM};
+  region.access();
+  region.run_alone();
+  region.expect(-FI_EBUSY);
+}
+
 /// The peer has executed another program, which the pidfd does not report. That program has memory
 /// where the region was, and none where the nonce was.
 TEST(a_read_of_another_program_has_not_succeeded) {

@@ -472,6 +472,15 @@ TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
   ck_assert_int_eq(rig.calls.calls, 2);  // the second one asks for the nonce
 }
 
+TEST(an_access_for_which_the_kernel_lacks_memory_is_possible_later, 2) {
+  SharedByChild rig;
+  rig.find_or_add_process();
+  rig.calls.instead = [](size_t) { return -ENOMEM; };
+  ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
+  rig.calls.instead = nullptr;
+  ck_assert_int_eq(rig.access(kCalls[_i], 1024), transport::kDone);
+}
+
 /// A peer that sees the bytes may end at once, before the writer runs again. Rows: a write of one
 /// call, and one that poll() moves.
 TEST(a_write_after_which_the_peer_died_has_succeeded, 2) {

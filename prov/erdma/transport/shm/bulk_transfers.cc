@@ -386,7 +386,7 @@ void BulkTransfers::move_chunk(Transfer& transfer, uint32_t index, Budget& budge
   const bool region = transfer.remote.region;
   if (region && !x_backing.enter(transfer.revocations_seen)) {
     // The owner may still be inside a chunk of this side's memory: that must end first.
-    transfer.region_revoked = true;
+    transfer.not_now = true;
     transfer.failed = index;
     return;
   }
@@ -408,7 +408,9 @@ void BulkTransfers::move_chunk(Transfer& transfer, uint32_t index, Budget& budge
     return;
   }
   transfer.failed = index;
-  if (classify(error) == Failure::permission) {
+  const Failure failure = classify(error);
+  transfer.not_now = region && failure == Failure::transient;
+  if (failure == Failure::permission) {
     deny(x_peer, transfer.call, error, x_counters);
   } else {
     transfer.own_off = transfer.sender_off = true;
@@ -518,7 +520,7 @@ void BulkTransfers::end(Transfer& transfer) noexcept {
   // Covers all that this side moved by pid.
   if (!was_reached(x_calls, transfer.call, x_peer, transfer.target))
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
-  if (transfer.region_revoked) transfer.status = -FI_EBUSY;
+  if (transfer.not_now) transfer.status = -FI_EBUSY;
   if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0u);
   const size_t lefts = transfer.lefts;
   const uint64_t now = x_clock.now();

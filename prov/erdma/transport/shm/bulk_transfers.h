@@ -26,8 +26,9 @@ struct Transfer : util::ListHook<Transfer> {
   /// Offset of the first byte in the region that the sender shared; 0 for messages.
   uint64_t base = 0;
   uint64_t revocations_seen = 0;  ///< when the transfer began; shared regions only
-  bool region_revoked = false;    ///< the shared region may have been revoked since
-  size_t ticket = 0;              ///< while running
+  /// The shared region may have been revoked since, or the kernel lacked memory for an access.
+  bool not_now = false;
+  size_t ticket = 0;  ///< while running
 
   /// The parts that no generation has taken up yet. Each failure removes one capability (both
   /// sides, one side, bounce) and leaves at most three parts, so the array never fills.

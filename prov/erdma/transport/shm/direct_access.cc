@@ -124,8 +124,9 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
     counters.region_bytes += remote.length;
     return kDone;
   }
-  if (classify(error) == Failure::permission) deny(x_peer, call, error, counters);
-  return -FI_EOPNOTSUPP;
+  const Failure failure = classify(error);
+  if (failure == Failure::permission) deny(x_peer, call, error, counters);
+  return failure == Failure::transient ? -FI_EBUSY : -FI_EOPNOTSUPP;
 }
 
 void DirectAccess::end() noexcept {
