@@ -280,6 +280,20 @@ TEST(transfer_waits_for_the_memory_of_the_slots) {
   ck_assert(message.arrived());
 }
 
+TEST(a_copy_is_chosen_again_after_there_was_no_memory_for_the_slots_yet) {
+  Channel channel(Ways::chosen);
+  channel.memory.status = -FI_EAGAIN;
+  Message first(channel, kMiB, 1);
+  channel.run();
+  ck_assert_int_gt(channel.memory.calls, 0);
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
+  channel.memory.status = 0;
+  Message second(channel, kMiB, 2);
+  channel.run();
+  ck_assert(first.arrived() && second.arrived());
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, second.length);
+}
+
 // ---- revocation, abort, nonsense ---------------------------------------------------------------
 
 TEST(revocation_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays))) {

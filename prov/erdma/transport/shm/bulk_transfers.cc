@@ -259,7 +259,7 @@ int BulkTransfers::choose_path(Transfer& transfer, const Outlook& now, Mode& mod
   const bool is_long = on_trial && long_trials && transfer.path == Path::copy;
   const int status = choose_slots(transfer, on_trial && !is_long);
   if (status != 0) {
-    x_unaffordable = true;
+    x_unaffordable = status != -FI_EAGAIN;
     transfer.path = Path::cma;
     return cma ? 0 : status;
   }
