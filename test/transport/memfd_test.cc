@@ -31,6 +31,7 @@ struct FakeKernel {
   size_t page = 0;             ///< page size if larger than the real one; 0 = the real one
   const void* base = nullptr;  ///< start of the mapping, which counts as the start of a page
   int no_memory = 0;           ///< errno of each call that would allocate memory; 0 = none
+  size_t allocates = 0;        ///< bytes that madvise() allocates before it fails so
 } g_kernel;
 
 TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
@@ -155,6 +156,20 @@ TEST(memory_that_cannot_be_had_is_an_error) {
   ck_assert_int_eq(without->back(4096, kBytes - 4096), 0);
 }
 
+TEST(memory_that_was_had_in_part_only_is_freed) {
+  auto made = Memfd::create("test", kBytes, 4096);
+  made->close_fd_unless_needed();
+  ck_assert_int_eq(made->fd(), -1);
+  static_cast<char*>(made->data())[0] = 1;
+  g_kernel.no_memory = ENOMEM;
+  g_kernel.allocates = kBytes / 2;
+  ck_assert_int_eq(made->back(4096, kBytes - 4096), -FI_ENOMEM);
+  unsigned char present[kBytes / 4096];
+  ck_assert_int_eq(mincore(made->data(), kBytes, present), 0);
+  for (size_t i = 0; i < sizeof(present); ++i) ck_assert_int_eq(present[i] & 1, i == 0);
+  ck_assert_int_eq(static_cast<char*>(made->data())[0], 1);
+}
+
 TEST(a_descriptor_stays_open_where_the_kernel_cannot_do_without) {
   auto made = Memfd::create("test", kBytes, 4096);
   g_kernel.no_memory = EINVAL;  // kernels before 5.14 answer so to MADV_POPULATE_WRITE
@@ -191,6 +206,8 @@ extern "C" int madvise(void* address, size_t bytes, int advice) noexcept {
   const auto offset = uintptr_t(address) - uintptr_t(g_kernel.base);
   int error = 0;
   if (advice == kPopulateWrite) error = g_kernel.no_memory;
+  if (error && g_kernel.allocates)
+    (void)syscall(SYS_madvise, address, g_kernel.allocates, kPopulateWrite);
   if (g_kernel.page && offset % g_kernel.page) error = EINVAL;
   if (!error) return int(syscall(SYS_madvise, address, bytes, advice));
   errno = error;

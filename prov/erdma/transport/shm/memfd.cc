@@ -35,6 +35,14 @@ int populate(void* base, size_t offset, size_t bytes) noexcept {
   return madvise(from, before + bytes, MADV_POPULATE_WRITE) ? -errno : 0;
 }
 
+/// Frees the pages that populate() could have before it failed; fallocate() frees them itself.
+/// Pages that the range shares with others stay.
+void unpopulate(void* base, size_t offset, size_t bytes) noexcept {
+  const size_t page = size_t(getpagesize());
+  const size_t first = (offset + page - 1) / page * page, end = (offset + bytes) / page * page;
+  if (first < end) (void)madvise(static_cast<std::byte*>(base) + first, end - first, MADV_REMOVE);
+}
+
 /// EAGAIN is a lack of memory, too: the process locks all its mappings and has reached its limit.
 /// Callers of this file would repeat the operation for ever.
 int mapping_error() noexcept {
@@ -129,6 +137,7 @@ int Memfd::back(size_t offset, size_t bytes) noexcept {
   const int rc =
       x_fd ? util::allocate_range(x_fd.get(), offset, bytes) : populate(x_base, offset, bytes);
   if (!rc) return 0;
+  if (!x_fd) unpopulate(x_base, offset, bytes);
   ERDMA_WARN(EP_CTRL, "no memory for %zu bytes to share with peers: %s\n", bytes,
              util::ErrorText(-rc).c_str());
   return -FI_ENOMEM;
