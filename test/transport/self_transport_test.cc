@@ -78,6 +78,45 @@ TEST(memory_has_as_many_pieces_as_a_message_and_is_moved_whole) {
   ck_assert_int_eq(alone.link.revoke(key), 0);
 }
 
+TEST(a_failed_link_delivers_nothing_more_and_is_up_again_once_that_is_told) {
+  Alone alone;
+  std::byte from{}, to{};
+  const iovec there{&from, 1}, here{&to, 1};
+  RemoteKey key;
+  ck_assert_int_eq(alone.link.share(&there, 1, 1, Access::remote_read, key), 0);
+  ck_assert_int_eq(alone.send(1), 0);
+  ck_assert_int_eq(alone.link.get({key, 0, 1}, &here, 1, 5), 0);
+  alone.link.fail(-FI_ECONNABORTED);
+  ck_assert(!alone.transport.arm());
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 2);
+  ck_assert(alone.sink.packets.empty());
+  ck_assert_uint_eq(alone.sink.downs.size(), 1);
+  ck_assert_int_eq(alone.sink.downs[0].status, -FI_ECONNABORTED);
+  ck_assert_uint_eq(alone.sink.downs[0].dones_before, 1);
+  ck_assert(alone.transport.arm());
+  ck_assert_int_eq(alone.send(2), 0);
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 1);
+  ck_assert_uint_eq(alone.sink.packets[0].number(), 2);
+}
+
+/// The receiver of a packet fails the link.
+TEST(a_link_that_fails_while_it_delivers_stops_at_once) {
+  struct Failing final : transport::NullSink {
+    void on_packet(transport::Link& link, const std::byte*, const std::byte*,
+                   size_t) noexcept override {
+      ++packets;
+      link.fail(-FI_ENOMEM);
+    }
+    void on_link_down(transport::Link&, int) noexcept override { ++downs; }
+    int packets = 0, downs = 0;
+  } sink;
+  Alone alone;
+  for (uint64_t i = 0; i < 3; ++i) ck_assert_int_eq(alone.send(i), 0);
+  while (!alone.transport.arm()) alone.transport.poll(sink);
+  ck_assert_int_eq(sink.packets, 1);
+  ck_assert_int_eq(sink.downs, 1);
+}
+
 TEST(a_key_of_another_transport_names_nothing_here) {
   Alone alone;
   std::byte byte{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include <rdma/fi_errno.h>
@@ -85,15 +86,19 @@ class SelfTransport::Loop final : public Link {
     copy(to.iov, to.head.count, local, count, remote.length);
     return note_done(token);
   }
-  void fail(int) noexcept override {}
+  void fail(int status) noexcept override {
+    x_idle = false;
+    x_down = status;
+  }
 
   /// Delivers the packets that were waiting at the start; the upcalls may add more.
   int poll(Sink& sink) noexcept {
     const size_t waiting = x_packets.size();
     size_t taken = 0;
     x_lack.forget();
+    if (x_down) return go_down(sink);
     guarded("taking a packet", [&] {
-      for (; taken < waiting; ++taken) {
+      for (; taken < waiting && !x_down; ++taken) {
         const std::vector<std::byte>& packet = x_packets.front();
         sink.on_packet(*this, packet.data(), packet.data() + kHeaderBytes,
                        packet.size() - kHeaderBytes);
@@ -101,11 +106,21 @@ class SelfTransport::Loop final : public Link {
       }
     });
     const int steps = int(taken) + x_dones.report(sink);
-    x_idle = x_packets.empty() && x_dones.empty() && !x_lack.felt();
+    update_idle();
     return steps;
   }
 
  private:
+  void update_idle() noexcept {
+    x_idle = x_packets.empty() && x_dones.empty() && !x_lack.felt() && !x_down;
+  }
+  int go_down(Sink& sink) noexcept {
+    x_packets.clear();
+    const int steps = x_dones.report(sink);
+    sink.on_link_down(*this, std::exchange(x_down, 0));
+    update_idle();
+    return steps + 1;
+  }
   int note_done(uint64_t token) noexcept {
     x_idle = false;
     return x_dones.add(token, 0) ? x_lack.try_later() : 0;
@@ -119,6 +134,7 @@ class SelfTransport::Loop final : public Link {
   bool& x_idle;  ///< the transport's: poll() has nothing to do
   std::deque<std::vector<std::byte>> x_packets;
   DeferredDones x_dones;
+  int x_down = 0;  ///< the status that the next poll() reports; 0: the link is up
   LackOfMemory x_lack;
 };
 
