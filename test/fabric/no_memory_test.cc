@@ -16,6 +16,7 @@
 
 #include "fabric/av.h"
 #include "fabric/rig.h"
+#include "fabric/trigger_rig.h"
 #include "fake/scarce_memory.h"
 #include "transport/simulated_device.h"
 
@@ -425,6 +426,87 @@ TEST(an_endpoint_that_lacked_memory_to_be_enabled_is_driven_later) {
     }
     ck_assert_int_eq(fi_enable(from.ep.made), 0);
     send_while_idle(root.fabric, from, to);
+  }
+}
+
+// --- counters -----------------------------------------------------------------------------------
+
+enum class Use { of_endpoint, of_region, of_work, kCount };
+
+/// Two endpoints and a region of one domain, and counters that they can use.
+struct CounterScene {
+  CounterScene() : region(root, bytes.data(), bytes.size()) {
+    first.made = open_cntr(root);
+    second.made = open_cntr(root);
+  }
+  ~CounterScene() { fi_control(&root.domain->fid, FI_FLUSH_WORK, nullptr); }
+
+  int use(Use how) {
+    if (how == Use::of_endpoint) return fi_ep_bind(a.ep, &first->fid, FI_SEND);
+    if (how == Use::of_region) return fi_mr_bind(region.mr, &first->fid, FI_REMOTE_WRITE);
+    work.threshold = 1;
+    work.triggering_cntr = first.made;
+    work.op_type = FI_OP_CNTR_ADD;
+    added = {second.made, 1};
+    work.op.cntr = &added;
+    return fi_control(&root.domain->fid, FI_QUEUE_WORK, &work);
+  }
+  /// False: there was an allocation of this number, so the call failed.
+  bool use_without(Use how, long allocation) {
+    run_short(allocation);
+    const int rc = counted([&] { return use(how); });
+    const bool failed = replenish();
+    ck_assert_int_eq(rc, failed ? -FI_ENOMEM : 0);
+    return !failed;
+  }
+  /// Whether a thread that reads the counter drives the endpoint, so that a message which the
+  /// endpoint sends to itself arrives.
+  bool drives(Port& port) {
+    const char sent = 1;
+    char received = 0;
+    ck_assert_int_eq(
+        fi_trecv(port.ep, &received, 1, nullptr, FI_ADDR_UNSPEC, 7, 0, &contexts.at(0)), 0);
+    ck_assert_int_eq(fi_tsend(port.ep, &sent, 1, nullptr, port.insert(port), 7, &contexts.at(1)),
+                     0);
+    for (int reads = 0; reads < 10 && received != sent; ++reads) fi_cntr_read(first.made);
+    return received == sent;
+  }
+
+  Root root{trigger_ask()};
+  Owned<fid_cntr> first, second;
+  Port a{root}, b{root};
+  std::vector<char> bytes = std::vector<char>(64);
+  Region region;
+  fi_op_cntr added{};
+  fi_deferred_work work{};
+  std::array<fi_context, 2> contexts{};
+};
+
+/// No object of the domain refers to the counter afterwards.
+TEST(a_counter_can_be_closed_after_a_use_that_lacked_memory, int(Use::kCount)) {
+  g_device = "shm";
+  for (long allocation = 0;; ++allocation) {
+    CounterScene scene;
+    if (scene.use_without(Use(_i), allocation)) break;
+    for (Owned<fid_cntr>* counter : {&scene.first, &scene.second}) {
+      ck_assert_int_eq(fi_close(&(*counter)->fid), 0);
+      counter->made = nullptr;
+    }
+    const Port enabled_later(scene.root);
+    ck_assert_int_lt(allocation, 100);
+  }
+}
+
+TEST(a_use_of_a_counter_that_lacked_memory_can_be_repeated, int(Use::kCount)) {
+  g_device = "shm";
+  bool failed = true;
+  for (long allocation = 0; failed; ++allocation) {
+    CounterScene scene;
+    failed = !scene.use_without(Use(_i), allocation);
+    if (failed) ck_assert_int_eq(scene.use(Use(_i)), 0);
+    ck_assert(scene.drives(scene.a));
+    if (Use(_i) != Use::of_endpoint) ck_assert(scene.drives(scene.b));
+    ck_assert(failed || allocation > 1);
   }
 }
 

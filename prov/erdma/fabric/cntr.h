@@ -55,13 +55,11 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
   util::IntrusiveList<DeferredWork>& waiting() noexcept { return x_waiting; }
   /// Each work calls use() when it begins to refer to this counter, and release() when it is over.
   /// Meanwhile the counter can't be closed.
-  void use(DeferredWorkQueue& queue) noexcept {
-    x_queue = &queue;
-    ++x_works;
-  }
+  void use() noexcept { ++x_works; }
   void release() noexcept { --x_works; }
-  /// True if every endpoint is attached, so that a thread that waits for the counter drives them
-  /// all.
+  /// Every endpoint is attached, so that a thread that waits for the counter drives them all, until
+  /// the counter calls DeferredWorkQueue::unwatch_counter().
+  void watched_by(DeferredWorkQueue& queue) noexcept { x_queue = &queue; }
   bool watched() const noexcept { return x_queue != nullptr; }
 
   // The calls of fi_cntr(3).

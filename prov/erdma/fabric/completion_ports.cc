@@ -53,8 +53,9 @@ int CompletionPorts::bind(Counter& cntr, uint64_t flags, const util::DomainLock&
 
 void CompletionPorts::watch_counter(Counter& cntr) {
   if (std::find(x_counters.begin(), x_counters.end(), &cntr) != x_counters.end()) return;
-  x_counters.push_back(&cntr);
+  x_counters.reserve(x_counters.size() + 1);
   cntr.attach(x_source);
+  x_counters.push_back(&cntr);
 }
 
 void CompletionPorts::unwatch_counter(Counter& cntr) noexcept {

@@ -63,7 +63,8 @@ class CompletionPorts {
   CompletionPorts(ProgressSource& source, void* context) noexcept;
 
   /// fi_ep_bind(3). `lock` is the endpoint's domain lock; -FI_EINVAL: the queue or counter takes
-  /// another one, so it belongs to another domain.
+  /// another one, so it belongs to another domain. Like watch_counter(), these calls throw
+  /// std::bad_alloc, and then have had no effect.
   int bind(CompletionQueue& cq, uint64_t flags, const util::DomainLock& lock);
   int bind(Counter& cntr, uint64_t flags, const util::DomainLock& lock);
   /// Lets a thread that waits for the counter drive this endpoint, although no port uses it.

@@ -251,7 +251,7 @@ int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
   util::Guard guard(x_lock);
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
     if (flags & event && region.counter(event)) return -FI_EINVAL;
-  for (RegionUser* user : x_users) user->watch_counter(cntr);
+  watch(cntr);
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
     if (flags & event) {
       region.counter(event) = &cntr;
@@ -266,9 +266,24 @@ void MemoryRegions::unbind(MemoryRegion& region) noexcept {
     Counter* const cntr = std::exchange(region.counter(event), nullptr);
     if (!cntr) continue;
     cntr->unbound();
-    if (cntr->watched() || counts_with(*cntr)) continue;
-    for (RegionUser* user : x_users) user->unwatch_counter(*cntr);
+    unwatch(*cntr);
   }
+}
+
+/// Throws std::bad_alloc, and then has had no effect.
+void MemoryRegions::watch(Counter& cntr) {
+  try {
+    for (RegionUser* user : x_users) user->watch_counter(cntr);
+  } catch (...) {
+    unwatch(cntr);
+    throw;
+  }
+}
+
+/// Endpoints keep a counter that deferred works or other regions use.
+void MemoryRegions::unwatch(Counter& cntr) noexcept {
+  if (cntr.watched() || counts_with(cntr)) return;
+  for (RegionUser* user : x_users) user->unwatch_counter(cntr);
 }
 
 bool MemoryRegions::counts_with(const Counter& cntr) const noexcept {

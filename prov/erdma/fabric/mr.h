@@ -150,6 +150,8 @@ class MemoryRegions final : public protocol::Regions {
   bool await_users(MemoryRegion& region) noexcept;
   void drive_users(MemoryRegion& region, bool unanswered, bool late) noexcept;
   void unbind(MemoryRegion& region) noexcept;
+  void watch(Counter& cntr);
+  void unwatch(Counter& cntr) noexcept;
 
   util::DomainLock& x_lock;
   const util::Clock* const x_clock;

@@ -111,7 +111,7 @@ void DeferredWorkQueue::add(std::unique_ptr<DeferredWork> owned) {
   DeferredWork& work = *owned.release();
   work.queue = this;
   for (Counter* counter : {work.trigger.counter, work.trigger.completion, work.target})
-    if (counter) counter->use(*this);
+    if (counter) counter->use();
   if (x_all.empty()) expect(true);
   x_all.push_back(work);
   util::IntrusiveList<DeferredWork>& waiting = work.trigger.counter->waiting();
@@ -264,11 +264,17 @@ bool DeferredWorkQueue::cancel(const EndpointDriver& endpoint, const void* conte
 
 // --- counters and endpoints ---------------------------------------------------------------------
 
+/// Throws std::bad_alloc, and then has had no effect.
 void DeferredWorkQueue::watch_counter(Counter* counter) {
-  if (!counter || std::ranges::find(x_watched_counters, counter) != x_watched_counters.end())
-    return;
-  for (EndpointDriver* endpoint : x_endpoints) endpoint->watch_counter(*counter);
+  if (!counter || counter->watched()) return;
   x_watched_counters.push_back(counter);
+  try {
+    for (EndpointDriver* endpoint : x_endpoints) endpoint->watch_counter(*counter);
+  } catch (...) {
+    unwatch_counter(*counter);
+    throw;
+  }
+  counter->watched_by(*this);
 }
 
 void DeferredWorkQueue::unwatch_counter(Counter& counter) noexcept {
