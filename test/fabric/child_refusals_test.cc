@@ -9,6 +9,7 @@
 
 #include "fabric/cq.h"
 #include "fabric/trigger_rig.h"
+#include "fake/captured_log.h"
 #include "quiet_fork.h"
 
 // For wait sets, which libfabric 2 deprecates.
@@ -99,6 +100,62 @@ TEST(what_is_due_in_a_child_is_an_error_completion) {
   ck_assert_int_eq(fi_recv(world.b.ep, world.bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
   world.add();
   ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &world.later);
+}
+
+/// Tries each call that opens an object in a domain, or enables one.
+std::vector<ssize_t> open_each(Root& root, fid_ep* off, fid_ep* on) {
+  fi_av_attr av_attr{};
+  fi_cq_attr cq_attr{};
+  fi_poll_attr poll_attr{};
+  fid_av* av;
+  fid_cq* cq;
+  fid_cntr* cntr;
+  fid_poll* polls;
+  fid_ep* ep;
+  fid_mr* mr;
+  char byte = 0;
+  const iovec iov{&byte, 1};
+  fi_mr_attr mr_attr{};
+  mr_attr.mr_iov = &iov;
+  mr_attr.iov_count = 1;
+  mr_attr.access = FI_SEND;
+  return {fi_av_open(root.domain, &av_attr, &av, nullptr),
+          fi_cq_open(root.domain, &cq_attr, &cq, nullptr),
+          fi_cntr_open(root.domain, nullptr, &cntr, nullptr),
+          fi_poll_open(root.domain, &poll_attr, &polls),
+          fi_endpoint(root.domain, root.info, &ep, nullptr),
+          fi_endpoint2(root.domain, root.info, &ep, 0, nullptr),
+          fi_srx_context(root.domain, nullptr, &ep, nullptr),
+          fi_mr_reg(root.domain, &byte, 1, FI_SEND, 0, 0, 0, &mr, nullptr),
+          fi_mr_regv(root.domain, &iov, 1, FI_SEND, 0, 0, 0, &mr, nullptr),
+          fi_mr_regattr(root.domain, &mr_attr, 0, &mr),
+          fi_enable(off),
+          fi_ep_alias(on, &ep, FI_TRANSMIT)};
+}
+
+TEST(nothing_is_opened_in_a_domain_of_the_parent) {
+  Root root;
+  const Port port(root);
+  fid_ep* off = nullptr;
+  ck_assert_int_eq(fi_endpoint(root.domain, root.info, &off, nullptr), 0);
+  expect_refused_in_child([&] { return open_each(root, off, port.ep); });
+  ck_assert(holds_in_child([&] {
+    g_log.clear();
+    return fi_enable(off) == -FI_EOPBADSTATE && contains(only_log_line(), "open a domain in");
+  }));
+  ck_assert_int_eq(fi_close(&off->fid), 0);
+}
+
+TEST(a_child_may_open_a_domain_in_the_fabric_of_its_parent) {
+  const Root parents;
+  ck_assert(holds_in_child([&] {
+    fid_domain* domain = nullptr;
+    fi_av_attr attr{};
+    fid_av* av = nullptr;
+    return fi_domain(parents.fabric, parents.info, &domain, nullptr) == 0 &&
+           fi_av_open(domain, &attr, &av, nullptr) == 0 && fi_close(&av->fid) == 0 &&
+           fi_close(&domain->fid) == 0;
+  }));
 }
 
 /// Objects on which a thread may sleep.

@@ -123,6 +123,14 @@ const char* Domain::lacks_for(const fi_info& info) const noexcept {
   return info.caps & FI_HMEM && !x_hmem ? "FI_HMEM" : nullptr;
 }
 
+int Domain::check_owned() const noexcept {
+  if (x_lock.owned()) return 0;
+  ERDMA_WARN(DOMAIN,
+             "a forked child can't open or enable objects in a domain of its parent: open a domain "
+             "in the child\n");
+  return -FI_EOPBADSTATE;
+}
+
 uint32_t Domain::api_version() const noexcept {
   return x_fabric.api_version;
 }
@@ -190,16 +198,30 @@ int open_endpoint2(fid_domain* domain, fi_info* info, fid_ep** ep, uint64_t flag
   return flags ? -FI_EINVAL : open_endpoint(domain, info, ep, context);
 }
 
+template <typename Open>
+struct OwnedOnly;
+template <typename... Args>
+struct OwnedOnly<int (*)(fid_domain*, Args...) noexcept> {
+  template <auto kOpen>
+  static int open(fid_domain* domain, Args... args) noexcept {
+    const int refused = Domain::from(domain).check_owned();
+    return refused ? refused : kOpen(domain, args...);
+  }
+};
+/// The entry point kOpen, refused in a forked child.
+template <auto kOpen>
+constexpr auto kOwnedOnly = &OwnedOnly<decltype(kOpen)>::template open<kOpen>;
+
 fi_ops_domain g_domain_ops = [] {
   auto ops = refusing<fi_ops_domain>();
-  ops.av_open = open_av;
-  ops.cq_open = open_cq;
-  ops.endpoint = open_endpoint;
-  ops.cntr_open = open_cntr;
-  ops.poll_open = open_poll_set;
-  ops.srx_ctx = open_shared_receive;
+  ops.av_open = kOwnedOnly<open_av>;
+  ops.cq_open = kOwnedOnly<open_cq>;
+  ops.endpoint = kOwnedOnly<open_endpoint>;
+  ops.cntr_open = kOwnedOnly<open_cntr>;
+  ops.poll_open = kOwnedOnly<open_poll_set>;
+  ops.srx_ctx = kOwnedOnly<open_shared_receive>;
   ops.query_atomic = query_atomic;
-  ops.endpoint2 = open_endpoint2;
+  ops.endpoint2 = kOwnedOnly<open_endpoint2>;
   return ops;
 }();
 

@@ -61,6 +61,10 @@ class Domain final : public FidObject<Domain, fid_domain>, public OpenObjects<Do
   /// since it was opened for something else. Null: nothing.
   const char* lacks_for(const fi_info& info) const noexcept;
 
+  /// 0, or in a forked child of the process that opened the domain -FI_EOPBADSTATE, after one log
+  /// line: threads, locks and NICs of the domain do not exist there.
+  int check_owned() const noexcept;
+
   /// Counts address vectors, queues, counters, regions, endpoints and so on.
   Children& children() noexcept { return x_children; }
 

@@ -174,6 +174,7 @@ int Endpoint::check_bindings() noexcept {
 // --- enable and close ---------------------------------------------------------------------------
 
 int Endpoint::enable() {
+  if (const int refused = x_domain.check_owned()) return refused;
   if (x_driver.engine()) return 0;
   const int bound = check_bindings();
   if (bound != 0) return bound;

@@ -61,6 +61,7 @@ Endpoint* endpoint_behind(fid_ep* ep) noexcept {
 
 int EndpointAliases::open(Endpoint& of, const struct fi_alias& wanted) {
   uint64_t transmit = 0, receive = 0;
+  if (const int refused = of.domain().check_owned()) return refused;
   if (!wanted.fid) return -FI_EINVAL;
   if (const int bad = of.options().alias_flags(wanted.flags, transmit, receive)) return bad;
   auto made = std::make_unique<EndpointAlias>(of, transmit, receive);

@@ -34,7 +34,9 @@ constexpr unsigned kRevocationSteps = 100;
 
 int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
-  return abi_call([&] { return Domain::from(fid).memory_regions().open(attr, flags, mr); });
+  Domain& domain = Domain::from(fid);
+  if (const int refused = domain.check_owned()) return refused;
+  return abi_call([&] { return domain.memory_regions().open(attr, flags, mr); });
 }
 
 // NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
