@@ -114,7 +114,7 @@ fi_ops_cntr g_cntr_ops = [] {
   ops.readerr = entry<&Counter::read_error>;
   ops.add = entry<&Counter::add>;
   ops.set = entry<&Counter::set>;
-  ops.wait = entry<&Counter::wait>;
+  ops.wait = blocking_entry<&Counter::wait>;
   ops.adderr = entry<&Counter::add_error>;
   ops.seterr = entry<&Counter::set_error>;
   return ops;

@@ -9,6 +9,7 @@
 
 #include "fabric/fid_ops.h"
 #include "util/log.h"
+#include "util/no_cancellation.h"
 
 namespace erdma::fabric {
 
@@ -115,6 +116,7 @@ ssize_t cq_read(fid_cq* cq, void* entries, size_t count, Sources... sources) noe
 template <typename E, typename... Sources>
 ssize_t cq_sread(fid_cq* cq, void* entries, size_t count, Sources... sources, const void* condition,
                  int timeout_ms) noexcept {
+  const util::NoCancellation until_return;
   return CompletionQueue::from(cq).read_blocking<E>(entries, count, condition, timeout_ms,
                                                     sources...);
 }

@@ -37,7 +37,7 @@ fi_ops_eq g_eq_ops = {
     .read = entry<&EventQueue::read>,
     .readerr = entry<&EventQueue::read_error>,
     .write = entry<&EventQueue::write>,
-    .sread = entry<&EventQueue::read_blocking>,
+    .sread = blocking_entry<&EventQueue::read_blocking>,
     .strerror = eq_strerror,
 };
 

@@ -12,6 +12,8 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
+#include "util/no_cancellation.h"
+
 /// The common parts of all objects behind a fid: the counting of children, and tables of entry
 /// points. An entry point is a method of the object, or a refusal.
 namespace erdma::fabric {
@@ -74,6 +76,14 @@ Result entry(Fid* fid, Args... args) noexcept {
     return (object.*kMethod)(args...);
   else
     return abi_call([&] { return (object.*kMethod)(args...); });
+}
+
+/// The same of a method that may sleep.
+template <auto kMethod, typename T = typename ClassOf<decltype(kMethod)>::Type, typename Result,
+          typename Fid, typename... Args>
+Result blocking_entry(Fid* fid, Args... args) noexcept {
+  const util::NoCancellation until_return;
+  return entry<kMethod, T, Result>(fid, args...);
 }
 
 /// The table fid::ops of a T: its close(), and bind() and control() if it has them.

@@ -14,6 +14,7 @@
 #include "fabric/wait.h"
 #include "fabric/wait_set.h"
 #include "util/domain_lock.h"
+#include "util/no_cancellation.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
@@ -99,6 +100,7 @@ class Pollable : public Waitable {
   template <typename HasNews>
   void rest(Rest how, HasNews&& has_news) noexcept {
     if (how != Rest::sleep || !x_lock.owned()) return x_idle_reads.yield(how);
+    const util::NoCancellation until_return;
     std::unique_lock lock(x_lock.data());
     if (has_news()) return;
     const Nap ended = nap(lock, Deadline(IdleReads::kNapMs));

@@ -135,7 +135,7 @@ int WaitSetMember::join(fid_wait* set, fid_t object, int fd) {
 
 namespace {
 
-fi_ops_wait g_wait_ops = {.size = sizeof(fi_ops_wait), .wait = entry<&WaitSet::wait>};
+fi_ops_wait g_wait_ops = {.size = sizeof(fi_ops_wait), .wait = blocking_entry<&WaitSet::wait>};
 
 }  // namespace
 
