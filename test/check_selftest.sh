@@ -218,6 +218,15 @@ if [ -n "$library" ]; then
   export ERDMA_LIBRARY
   verdict check_exports.sh refuse "$library exports more"
 fi
+# A library of one symbol.
+for flag in -z,now -z,nodelete; do
+  ERDMA_LIBRARY=$folder/lib$flag.so
+  export ERDMA_LIBRARY
+  echo 'int fi_prov_ini(void) { return 0; }' |
+    ${CC:-cc} -shared -nostdlib "-Wl,$flag" -x c -o "$ERDMA_LIBRARY" - || bad=1
+  [ $flag = -z,nodelete ] && wanted=pass || wanted=refuse
+  verdict check_exports.sh $wanted "a library linked with $flag"
+done
 ERDMA_LIBRARY=$folder/none.so
 export ERDMA_LIBRARY
 verdict check_exports.sh refuse 'no library'
