@@ -15,6 +15,7 @@
 #include <rdma/fi_rma.h>
 
 #include "fabric/av.h"
+#include "fabric/nic.h"
 #include "fabric/rig.h"
 #include "fabric/trigger_rig.h"
 #include "fake/scarce_memory.h"
@@ -427,6 +428,20 @@ TEST(an_endpoint_that_lacked_memory_to_be_enabled_is_driven_later) {
     ck_assert_int_eq(fi_enable(from.ep.made), 0);
     send_while_idle(root.fabric, from, to);
   }
+}
+
+TEST(a_nic_is_described_although_memory_lacks) {
+  erdma::fabric::NicDescription description;
+  description.bus.bus_type = FI_BUS_PCI;
+  description.bus.attr.pci.bus_id = 0x3b;
+  fid_nic* const nic = erdma::fabric::make_nic(description);
+  std::array<char, 1000> text{};
+  run_short(0, 1000);
+  const int rc = counted([&] { return nic->fid.ops->tostr(&nic->fid, text.data(), text.size()); });
+  ck_assert(!replenish());
+  ck_assert_int_eq(rc, 0);
+  ck_assert(std::strstr(text.data(), "bus: PCI 0000:3b:00.0\n"));
+  ck_assert_int_eq(fi_close(&nic->fid), 0);
 }
 
 // --- counters -----------------------------------------------------------------------------------

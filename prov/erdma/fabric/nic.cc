@@ -38,16 +38,17 @@ class Nic final : public fid_nic {
   fi_link_attr x_link{};
 };
 
-std::string bus_text(const fi_bus_attr& bus) {
-  if (bus.bus_type != FI_BUS_PCI) return "unknown";
-  const fi_pci_attr& pci = bus.attr.pci;
-  char text[32];
-  std::snprintf(text, sizeof(text), "PCI %04x:%02x:%02x.%x", pci.domain_id, pci.bus_id,
-                pci.device_id, pci.function_id);
-  return text;
-}
+struct BusText {
+  explicit BusText(const fi_bus_attr& bus) noexcept {
+    if (bus.bus_type != FI_BUS_PCI) return;
+    const fi_pci_attr& pci = bus.attr.pci;
+    std::snprintf(text, sizeof(text), "PCI %04x:%02x:%02x.%x", pci.domain_id, pci.bus_id,
+                  pci.device_id, pci.function_id);
+  }
+  char text[32] = "unknown";
+};
 
-/// Appends to the text in `buffer`, indented as fi_tostr(3) does.
+/// Appends to the text in `buffer`, indented as fi_tostr(3) does. It does not allocate.
 int to_string(const struct fid* nic, char* buffer, size_t room) noexcept {
   const NicDescription& d =
       static_cast<const Nic&>(*reinterpret_cast<const fid_nic*>(nic)).description();
@@ -57,8 +58,8 @@ int to_string(const struct fid* nic, char* buffer, size_t room) noexcept {
                 "        firmware: %s\n        bus: %s\n        address: %s\n        state: %s\n"
                 "        mtu: %zu\n        speed: %zu\n        network_type: %s\n",
                 d.name.c_str(), d.vendor_id.c_str(), d.device_id.c_str(), d.driver.c_str(),
-                d.firmware.c_str(), bus_text(d.bus).c_str(), d.address.c_str(),
-                d.up ? "up" : "down", d.mtu, d.speed, d.network_type.c_str());
+                d.firmware.c_str(), BusText(d.bus).text, d.address.c_str(), d.up ? "up" : "down",
+                d.mtu, d.speed, d.network_type.c_str());
   return 0;
 }
 
