@@ -1,6 +1,11 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <new>
 
 #include "fake/scarce_memory.h"
+#include "goes_to_children.h"
+#include "transport/verbs/open_region.h"
 #include "transport/verbs_rig.h"
 
 /// Tests calls of an endpoint on a fake NIC while there is no memory.
@@ -81,6 +86,32 @@ TEST(a_link_without_a_connection_fails_without_memory) {
   ck_assert(!fake::replenish());
   ck_assert_uint_eq(two.a().sink->downs.size(), 1);
   ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ECONNRESET);
+}
+
+TEST(a_region_that_is_not_opened_for_want_of_memory_goes_to_children) {
+  fake::g_concerns = [](const void*) { return fake::t_in_adapter == 0; };
+  fake::Nic::one().fork_status = IBV_FORK_DISABLED;
+  Rig rig;
+  verbs::HostRegistrar registrar(*rig.device, rig.cache);
+  const size_t bytes = size_t(sysconf(_SC_PAGESIZE));
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  bool failed = true;
+  for (long allocation = 0; failed; ++allocation) {
+    fake::run_short(allocation);
+    const int rc = fake::counted([&] {
+      try {
+        return registrar.open({memory, bytes}, nullptr, true, true).error();
+      } catch (const std::bad_alloc&) {
+        return -FI_ENOMEM;
+      }
+    });
+    failed = fake::replenish();
+    ck_assert_int_eq(rc, failed ? -FI_ENOMEM : 0);
+    ck_assert(goes_to_children(memory));
+    ck_assert(failed || allocation > 0);
+  }
+  munmap(memory, bytes);
 }
 
 /// A sink that finds no memory for some packets.

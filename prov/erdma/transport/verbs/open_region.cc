@@ -28,8 +28,8 @@ bool may_open(size_t bytes) noexcept {
 class HostRegion final : public VerbsRegion {
  public:
   /// `device` must outlive the region.
-  HostRegion(const Device& device, MemoryRegion region, const iovec& memory) noexcept
-      : VerbsRegion(std::move(region), memory), x_device(device) {
+  HostRegion(const Device& device, const iovec& memory) noexcept
+      : VerbsRegion(memory), x_device(device) {
     g_open_bytes.fetch_add(memory.iov_len, std::memory_order_relaxed);
   }
   ~HostRegion() override {
@@ -82,12 +82,15 @@ util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec&
         memory.iov_len, x_device.name().c_str(), most);
     return -FI_EOPNOTSUPP;
   }
-  MemoryRegion region;
-  const int rights = peer_rights(for_reads, for_writes);
-  const int error = may_open(memory.iov_len) ? make(memory, rights, region) : ENOMEM;
-  if (region)
-    return std::unique_ptr<RegisteredRegion>(
-        std::make_unique<HostRegion>(x_device, std::move(region), memory));
+  int error = ENOMEM;
+  if (may_open(memory.iov_len)) {
+    // Before the registration: only this object gives the memory back to children.
+    auto opened = std::make_unique<HostRegion>(x_device, memory);
+    MemoryRegion region;
+    error = make(memory, peer_rights(for_reads, for_writes), region);
+    opened->hold(std::move(region));
+    if (!error) return std::unique_ptr<RegisteredRegion>(std::move(opened));
+  }
   ERDMA_INFO(MR,
              "%s: peers access a region of %zu bytes by messages: it can't be registered: %s; "
              "RLIMIT_MEMLOCK may be too small (regions get a quarter of it)\n",

@@ -21,6 +21,9 @@ class VerbsRegion : public RegisteredRegion {
  public:
   VerbsRegion(MemoryRegion region, const iovec& memory) noexcept
       : x_region(std::move(region)), x_memory(memory) {}
+  /// For a region that is registered later: it is of no use until hold().
+  explicit VerbsRegion(const iovec& memory) noexcept : x_memory(memory) {}
+  void hold(MemoryRegion region) noexcept { x_region = std::move(region); }
   ~VerbsRegion() override {
     if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
   }
@@ -31,7 +34,7 @@ class VerbsRegion : public RegisteredRegion {
  protected:
   /// False: nothing was registered by this process, or not any more.
   bool deregister() noexcept {
-    if (x_epoch != util::process_epoch()) return false;
+    if (!x_region || x_epoch != util::process_epoch()) return false;
     x_region.reset();
     return true;
   }
