@@ -28,11 +28,8 @@
 namespace {
 
 using namespace erdma::test;
-using erdma::transport::verbs::find_mapping;
-using erdma::transport::verbs::Mapping;
 using erdma::transport::verbs::MemoryRange;
 using erdma::transport::verbs::MemoryRanges;
-using erdma::transport::verbs::parse_mapping;
 using erdma::transport::verbs::Registration;
 using erdma::transport::verbs::WatchedCache;
 
@@ -553,48 +550,6 @@ TEST(sets_of_addresses_are_sets, 4) {
     ck_assert_int_eq(ranges.contains({from, to}),
                      std::all_of(model + from, model + to, [](bool in) { return in; }));
   }
-}
-
-struct MapLine {
-  const char* text;
-  bool parsed, ours;
-};
-constexpr MapLine kLines[] = {
-    {"7f00-7f20 rw-p 00000000 00:00 0 ", true, true},
-    {"7f00-7f20 rw-p 00000000 00:00 0                          [heap]", true, true},
-    {"7f00-7f20 rw-p 00000000 00:00 0                          [anon:mine]", true, true},
-    {"7f00-7f20 rw-s 00000000 00:01 1027  /dev/zero (deleted)", true, false},
-    {"7f00-7f20 r--p 00000000 00:00 0 ", true, false},
-    {"7f00-7f20 ---p 00000000 00:00 0 ", true, false},
-    {"7f00-7f20 rw-p 00002000 fd:01 17 /usr/lib/libc.so.6", true, false},
-    {"7f00-7f20 rw-p 00000000 00:0f 99 /anon_hugepage (deleted)", true, true},
-    {"7f00-7f20 rw-s 00000000 00:0f 99 /anon_hugepage (deleted)", true, false},
-    {"7f00-7f20 rw-p 00000000 00:0f 99 /huge/anon_hugepage (deleted)", true, false},
-    {"", false, false},
-    {"nonsense", false, false},
-};
-
-TEST(lines_of_proc_maps_tell_whose_memory_it_is, std::size(kLines)) {
-  Mapping mapping;
-  ck_assert_int_eq(parse_mapping(kLines[_i].text, mapping), kLines[_i].parsed);
-  if (!kLines[_i].parsed) return;
-  ck_assert_uint_eq(mapping.range.start, 0x7f00);
-  ck_assert_uint_eq(mapping.range.end, 0x7f20);
-  ck_assert_int_eq(mapping.ours, kLines[_i].ours);
-}
-
-TEST(a_mapping_is_found_by_any_of_its_addresses) {
-  Arena arena(8);
-  arena.map(2, 4);
-  Mapping mapping;
-  for (size_t page = 2; page < 6; ++page) {
-    ck_assert(find_mapping(reinterpret_cast<uintptr_t>(arena.at(page)), mapping));
-    ck_assert(mapping.ours);
-    ck_assert_uint_eq(mapping.range.start, reinterpret_cast<uintptr_t>(arena.at(2)));
-    ck_assert_uint_eq(mapping.range.end, reinterpret_cast<uintptr_t>(arena.at(6)));
-  }
-  munmap(arena.at(4), page_bytes());
-  ck_assert(!find_mapping(reinterpret_cast<uintptr_t>(arena.at(4)), mapping));
 }
 
 }  // namespace

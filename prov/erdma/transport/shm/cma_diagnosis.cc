@@ -26,7 +26,8 @@ constexpr Texts kTexts[] = {
     {"as the peer is in a pid namespace that can't be seen from here",
      "run both processes in one pid namespace (docker --pid=host or --pid=container:NAME)"},
     {"as the peer is in another pid namespace",
-     "the peer may be exiting; else run both processes in one pid namespace"},
+     "the peer may be exiting, or its first thread has ended; else run both processes in one pid "
+     "namespace"},
     {"as the peer has another uid or gid", "run both processes with the same uid and gid"},
     {"as the peer is in another user namespace", "run both processes in one user namespace"},
     {"as the peer is not dumpable",

@@ -16,6 +16,9 @@
 namespace erdma::transport::verbs {
 namespace {
 
+// Not /proc/self/maps, which is empty once the first thread has ended by pthread_exit(3).
+constexpr char kMaps[] = "/proc/thread-self/maps";
+
 // The name of private huge pages without a file; no file with this name can be opened.
 constexpr char kHugePages[] = "/anon_hugepage (deleted)";
 
@@ -84,7 +87,7 @@ MemoryRange find_first_stack() noexcept {
   // used without a limit: the heap grows towards the stack
   constexpr size_t kDeepest = size_t(64) << 30;
   const uintptr_t within = ::getauxval(AT_RANDOM);
-  const util::File maps = util::open_to_read("/proc/self/maps");
+  const util::File maps = util::open_to_read(kMaps);
   MemoryRange below;
   char line[512];
   while (within && maps && std::fgets(line, sizeof(line), maps.get())) {
@@ -140,7 +143,7 @@ bool parse_mapping(const char* line, Mapping& mapping) noexcept {
 }
 
 bool find_mapping(uintptr_t address, Mapping& mapping) noexcept {
-  const util::Fd maps(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+  const util::Fd maps(::open(kMaps, O_RDONLY | O_CLOEXEC));
   if (!maps) return false;
   const int rc = query(maps.get(), address, mapping);
   return rc == 0 || (rc != -ENOENT && scan(maps.get(), address, mapping));
