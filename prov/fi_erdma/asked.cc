@@ -9,7 +9,7 @@
 
 namespace fi_erdma {
 
-AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds, Until until) {
+AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
   constexpr double kBetweenLooks = 0.02;
   using Seconds = std::chrono::duration<double>;
   Look seen = look(pids);
@@ -17,11 +17,7 @@ AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds, U
   // From here on, as a look at many processes may take longer than they have to answer.
   const auto end = std::chrono::steady_clock::now() + Seconds(longest_seconds);
   const auto left = [&] { return Seconds(end - std::chrono::steady_clock::now()).count(); };
-  const auto complete = [&] {
-    return until == Until::kEndpoints ? question.fully_answered(seen.processes)
-                                      : question.answered(seen.processes);
-  };
-  while (!complete() && left() > 0) {
+  while (!question.fully_answered(seen.processes) && left() > 0) {
     std::this_thread::sleep_for(Seconds(std::clamp(left(), 0.0, kBetweenLooks)));
     question.ask_again(seen.processes);
     seen = Look();  // so that memory never holds two looks

@@ -45,7 +45,7 @@ class TwoLooks {
   bool fresh(const Process& process) const { return x_fresh.contains(process.pid); }
   /// Whether the endpoint answered the last question.
   bool fresh(const Process& process, uint64_t endpoint) const {
-    return x_fresh_endpoints.contains({process.pid, uint32_t(endpoint)});
+    return x_fresh_endpoints.contains({process.pid, endpoint});
   }
   /// Whether the endpoint answered a question. Empty if there is none that the process answered at
   /// both looks, and others of its endpoints may be as late.
@@ -58,7 +58,7 @@ class TwoLooks {
   }
   /// Whether the endpoint answered both questions: then it is known what waits in it.
   bool known(const Process& process, const Block& endpoint) const {
-    const std::pair key{process.pid, endpoint.index};
+    const Endpoints::value_type key{process.pid, endpoint.index};
     return x_first_endpoints.contains(key) && x_fresh_endpoints.contains(key) &&
            x_rates.before(process, "endpoint", endpoint);
   }
@@ -70,7 +70,7 @@ class TwoLooks {
   /// the end of the interval.
   Look ask(const std::vector<pid_t>& pids) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(x_interval);
-    AskedLook asked = look_and_ask(pids, x_interval, Until::kEndpoints);
+    AskedLook asked = look_and_ask(pids, x_interval);
     x_asked.merge(asked.asked);
     x_calls.insert(asked.answered.begin(), asked.answered.end());
     x_calls.insert(asked.changed.begin(), asked.changed.end());
@@ -87,8 +87,8 @@ class TwoLooks {
   std::set<pid_t> x_asked, x_calls;
   std::set<pid_t> x_first;  ///< processes that answered the first question
   std::set<pid_t> x_fresh;  ///< processes that answered the last question
-  /// Endpoints that answered the first question, and the last one, with their blocks.
-  std::set<std::pair<pid_t, uint32_t>> x_first_endpoints, x_fresh_endpoints;
+  /// Endpoints that answered the first question, and the last one.
+  Endpoints x_first_endpoints, x_fresh_endpoints;
   std::set<pid_t> x_changed;  ///< processes that opened or closed an endpoint since, without answer
   Look x_before, x_now;
   Rates x_rates;

@@ -194,7 +194,7 @@ class Waiting {
 /// The answer of each endpoint to the last question.
 struct WaitingTexts {
   std::string pending = head("erdma_operations_pending", "gauge",
-                             "Unfinished operations by kind, of processes that answer.");
+                             "Unfinished operations by kind, of endpoints that answer.");
   std::string peers =
       head("erdma_stalled_peers", "gauge",
            "Peers with an operation that has waited for at least a second, by what it waits for.");
@@ -250,8 +250,9 @@ std::string waiting_text(const AskedLook& asked) {
       const std::string labels = labels_of(process, endpoint);
       if (endpoint.number("enabled").value_or(1) == 0 || !seen.insert(labels).second) continue;
       texts.add_answer(labels, endpoint);
-      // What the process showed before may be out of date.
-      if (answered) texts.add_waits(labels, process, endpoint);
+      // What the endpoint showed before may be out of date.
+      if (asked.endpoints.contains({process.pid, endpoint.index}))
+        texts.add_waits(labels, process, endpoint);
     }
   });
   return calls + texts.answered + texts.pending + texts.peers + texts.seconds;

@@ -164,7 +164,7 @@ void print(const Request& request, const Seen& seen, const Rates& rates, History
     else if (now.processes.empty())
       fmt::print(stderr, "fi_erdma: no process shows an endpoint on {}\n", request.device);
     if (request.live && isatty(STDOUT_FILENO)) std::fputs("\033[H\033[J", stdout);
-    const StatTable table{request.details, history, seen.asked.answered};
+    const StatTable table{request.details, history, seen.asked.endpoints};
     if (request.by == "rank")
       table.print_by_rank(now, rates);
     else if (request.by == "peer")

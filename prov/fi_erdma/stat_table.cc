@@ -177,10 +177,11 @@ void StatTable::print_peers(const Process& process, const Look& now, const Rates
     const Bytes bytes = all_bytes_of(peer);
     const Rates::Pair rate = rates.of_peer(process, peer);
     const auto rank = ranks.find(peer.text("address"));
+    const auto endpoint = peer.number("endpoint");
+    const bool fresh = endpoint && answered.contains({process.pid, *endpoint});
     fmt::print(kPeerRow, process.pid, number_or_dash(process.shown(), "rank"),
                text_or_dash(peer.text("address")), rank == ranks.end() ? "-" : rank->second,
-               text_or_dash(peer.text("path")),
-               answered.contains(process.pid) ? text_or_dash(peer.text("link")) : "-",
+               text_or_dash(peer.text("path")), fresh ? text_or_dash(peer.text("link")) : "-",
                rate_text(rate.sent), rate_text(rate.received), total_text(bytes.sent),
                total_text(bytes.received));
   }

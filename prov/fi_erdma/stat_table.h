@@ -1,9 +1,6 @@
 #pragma once
 
-#include <sys/types.h>
-
-#include <set>
-
+#include "fi_erdma/asked.h"
 #include "fi_erdma/history.h"
 #include "fi_erdma/rates.h"
 
@@ -13,7 +10,7 @@ namespace fi_erdma {
 struct StatTable {
   bool details = false;        ///< print paths, changed variables, peers, and every counter
   History* history = nullptr;  ///< rates of the paths, if the table is printed repeatedly
-  std::set<pid_t> answered;    ///< processes that have just shown the states of their connections
+  Endpoints answered;          ///< endpoints that have just shown the states of their connections
 
   /// One row for each endpoint, and one below it for each path that moved bytes.
   void print_by_path(const Look& now, const Rates& rates) const;

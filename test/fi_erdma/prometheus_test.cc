@@ -27,6 +27,7 @@ AskedLook look_at(Block endpoint, std::vector<Block> peers) {
   AskedLook asked;
   asked.look.processes.push_back(std::move(process));
   asked.asked = asked.answered = {7};
+  asked.endpoints = {{7, 0}};
   return asked;
 }
 
@@ -97,6 +98,7 @@ TEST(who_does_not_answer_shows_when_it_last_did_and_nothing_that_may_be_over) {
   ck_assert(prometheus_text(asked).find("\nerdma_calls_libfabric{pid=\"7\"} 1\n") !=
             std::string::npos);
   asked.answered.clear();
+  asked.endpoints.clear();
   const std::string text = prometheus_text(asked);
   ck_assert(text.find("\nerdma_calls_libfabric{pid=\"7\"} 0\n") != std::string::npos);
   ck_assert(text.find("\nerdma_operations_pending{") == std::string::npos);
@@ -109,6 +111,17 @@ TEST(who_does_not_answer_shows_when_it_last_did_and_nothing_that_may_be_over) {
   ck_assert(prometheus_text(asked).find("\nerdma_operations_pending{") == std::string::npos);
   asked.asked.clear();
   ck_assert(prometheus_text(asked).find("\nerdma_calls_libfabric{") == std::string::npos);
+}
+
+// The thread that polls the other endpoints of a process answers for these only.
+TEST(an_endpoint_that_nobody_polls_shows_nothing_that_may_be_over) {
+  AskedLook asked = look_at(endpoint(1, kSecond), {peer({{"sends", 2}})});
+  asked.endpoints = {{7, 1}, {8, 0}};
+  const std::string text = prometheus_text(asked);
+  ck_assert(text.find("\nerdma_calls_libfabric{pid=\"7\"} 1\n") != text.npos);
+  ck_assert(text.find("\nerdma_operations_pending{") == text.npos);
+  ck_assert(text.find("\nerdma_stalled") == text.npos);
+  expect(asked, "erdma_answered_timestamp_seconds", "", "1.500");
 }
 
 TEST(where_an_endpoint_is_hidden_nothing_tells_that_no_call_is_made) {

@@ -35,6 +35,7 @@ using erdma::fabric::PeerWaitsBlock;
 using erdma::fabric::ProcessBlock;
 using erdma::util::StatPage;
 using fi_erdma::AskedLook;
+using fi_erdma::Endpoints;
 using fi_erdma::Json;
 using fi_erdma::Look;
 using fi_erdma::Process;
@@ -228,11 +229,21 @@ Json check_json(const Process& process, const Rates& rates) {
   return json;
 }
 
+/// All endpoints, as if each had answered.
+Endpoints endpoints_of(const Look& look) {
+  Endpoints all;
+  for (const Process& process : look.processes)
+    for (const fi_erdma::Block& endpoint : process.blocks("endpoint"))
+      all.emplace(process.pid, endpoint.index);
+  return all;
+}
+
 /// The collector of node_exporter refuses a whole file in which two rows have the same labels.
 void check_prometheus(const Look& look) {
   AskedLook asked;
   asked.look = look;
   asked.asked = asked.answered = {std::begin(kPids), std::end(kPids)};
+  asked.endpoints = endpoints_of(look);
   std::istringstream rows(prometheus_text(asked));
   std::set<std::string> seen;
   for (std::string row; std::getline(rows, row);) {
@@ -253,7 +264,7 @@ void check_info(const Snapshot& snapshot, Output& output) {
 
 void check_tables(const Look& now, const Rates& rates, Output& output) {
   fi_erdma::History history(false);
-  const fi_erdma::StatTable table{true, &history, {std::begin(kPids), std::end(kPids)}};
+  const fi_erdma::StatTable table{true, &history, endpoints_of(now)};
   table.print_by_path(now, rates);
   table.print_by_rank(now, rates);
   table.print_by_peer(now, rates);

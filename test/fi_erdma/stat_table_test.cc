@@ -22,15 +22,17 @@ using fi_erdma::StatTable;
 
 namespace {
 
-/// One process with one endpoint and one peer of it.
+/// One process with two endpoints and one peer of each.
 Look look() {
   Process process;
   process.pid = 4711;
-  BlockKind peers{
-      "peer", {}, {Block{0, {{"endpoint", 0}}, {{"path", "nic"}, {"link", "connecting"}}}}};
+  BlockKind peers{"peer",
+                  {},
+                  {Block{0, {{"endpoint", 0}}, {{"path", "nic"}, {"link", "connecting"}}},
+                   Block{1, {{"endpoint", 1}}, {{"path", "nic"}, {"link", "waiting"}}}}};
   process.page.snapshot =
       Snapshot{{BlockKind{"process", {}, {Block{0, {}, {}}}},
-                BlockKind{"endpoint", {}, {Block{0, {}, {}}}}, std::move(peers)}};
+                BlockKind{"endpoint", {}, {Block{0, {}, {}}, Block{1, {}, {}}}}, std::move(peers)}};
   Look now;
   now.processes.push_back(std::move(process));
   return now;
@@ -54,12 +56,14 @@ bool says(const std::string& text, const char* words) {
 }
 
 // What a link was at the last answer may be over.
-TEST(the_state_of_a_link_is_shown_where_the_process_has_just_told_it) {
+TEST(the_state_of_a_link_is_shown_where_its_endpoint_has_just_told_it) {
   const Look now = look();
   ck_assert(!says(printed({}, now), "connecting"));
   StatTable table;
-  table.answered = {4711};
-  ck_assert(says(printed(table, now), "nic  connecting"));
+  table.answered = {{4711, 0}};
+  const std::string text = printed(table, now);
+  ck_assert(says(text, "nic  connecting"));
+  ck_assert(!says(text, "waiting"));
 }
 
 }  // namespace
