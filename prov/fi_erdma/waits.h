@@ -39,7 +39,8 @@ class WaitGraph {
   std::vector<size_t> ends() const;
   /// The number of processes that others wait for and that are not among the given ones.
   size_t unseen() const { return x_unseen.size(); }
-  /// One cycle of processes that wait for each other; empty if there is none.
+  /// One cycle of processes that wait for each other; empty if there is none. A process that moves
+  /// bytes is in none: the oldest operation may be long, or others overtake it.
   std::vector<size_t> circle() const;
 
  private:

@@ -44,6 +44,20 @@ TEST(a_send_tells_that_its_receiver_keeps_no_more_messages) {
          "unexpected messages");
 }
 
+TEST(processes_that_wait_for_each_other_are_a_circle_unless_one_moves_bytes) {
+  const Json sends = {{"sends", 1}, {"send_bytes", 4096}};
+  std::vector<Json> all = {document(1, "a", "b", sends, true), document(2, "b", "c", sends, true),
+                           document(3, "c", "b", sends, true)};
+  ck_assert(WaitGraph(all).circle() == (std::vector<size_t>{1, 2}));
+  all[0]["verdict"] = "moves";
+  ck_assert(WaitGraph(all).circle() == (std::vector<size_t>{1, 2}));
+  for (const size_t moving : {1u, 2u}) {
+    std::vector<Json> some = all;
+    some[moving]["verdict"] = "moves";
+    ck_assert(WaitGraph(some).circle().empty());
+  }
+}
+
 /// The words for a send whose block has these members, and whose gauges are `gauges`.
 void expect_why(const char* kind, const char* waits_for, const Json& gauges, const char* wanted) {
   Json sender = document(1, "a", "b", gauges, true);
