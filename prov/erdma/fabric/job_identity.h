@@ -13,7 +13,9 @@ struct JobIdentity {
   uint64_t ranks = UINT64_MAX;
   uint64_t local_rank = UINT64_MAX;
   std::string launcher;  ///< the launcher that set the rank; empty = none is known
-  std::string job;       ///< the job's name to the scheduler or the launcher
+  /// Another one for each run of a launcher in an allocation of Slurm, whose number it begins with:
+  /// "88121.0" is a step of Slurm, "88121.NAME" what another launcher runs there.
+  std::string job;
 };
 
 JobIdentity read_job_identity();
