@@ -7,15 +7,15 @@
 namespace fi_erdma {
 namespace {
 
-std::string cost_of_refusals(const Snapshot& snapshot, const Block& endpoint) {
+std::string cost_of_refusals(const std::vector<const Block*>& peers) {
   unsigned refused = 0, all = 0;
   uint64_t bytes = 0;
-  for (const Block& peer : snapshot.blocks("peer")) {
-    if (peer.number("endpoint") != endpoint.index || peer.text("path") != "shm") continue;
+  for (const Block* const peer : peers) {
+    if (peer->text("path") != "shm") continue;
     ++all;
-    if (!peer.number("shm_cma_refusals").value_or(0)) continue;
+    if (!peer->number("shm_cma_refusals").value_or(0)) continue;
     ++refused;
-    bytes += refused_bytes(peer);
+    bytes += refused_bytes(*peer);
   }
   if (!refused) return {};
   return fmt::format(
@@ -72,10 +72,10 @@ uint64_t refused_bytes(const Block& peer) {
          peer.number("shm_copied_out_bytes").value_or(0);
 }
 
-std::vector<std::string> costs_of(const Snapshot& snapshot, const Block& endpoint) {
+std::vector<std::string> costs_of(const Block& endpoint, const std::vector<const Block*>& peers) {
   const auto counted = [&](const char* name) { return endpoint.number(name).value_or(0); };
   std::vector<std::string> costs = {
-      cost_of_refusals(snapshot, endpoint), cost_of_copies(endpoint),
+      cost_of_refusals(peers), cost_of_copies(endpoint),
       cost_of_way("of GPU memory copied through host memory", counted("gpu_staged_bytes"), "[W602]",
                   endpoint.text("gpu_memory"))};
   std::erase(costs, "");

@@ -95,13 +95,14 @@ class Sizes {
 
 Json endpoints_to_json(const Snapshot& snapshot) {
   Json json = Json::array();
+  PeersOf peers = peers_of(snapshot);
   for (const Block& endpoint : snapshot.blocks("endpoint")) {
     Json one = Json::object();
     for (const char* const name : {"address", "device", "other_hosts", "this_host", "gpu_memory"})
       one[name] = endpoint.text(name);
     one["settings"] = settings_to_json(endpoint);
     one["sizes"] = Sizes(one).json();
-    one["slower"] = costs_of(snapshot, endpoint);
+    one["slower"] = costs_of(endpoint, peers[endpoint.index]);
     json.push_back(std::move(one));
   }
   return json;

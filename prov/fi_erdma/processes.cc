@@ -111,7 +111,8 @@ std::string why_no_memfd(int fd) {
 
 /// Opens and maps a page. Any process can create a file of this name, and opening a device or a
 /// FIFO has side effects, so the kind of the file is checked before it is opened. Reading a file
-/// that cannot shrink raises no SIGBUS.
+/// that cannot shrink raises no SIGBUS. Reading parts of it that have no memory allocates memory,
+/// for which this process is charged.
 ReadResult read_file(const std::string& path, size_t most_cost) {
   const Descriptor found(open(path.c_str(), O_PATH | O_CLOEXEC));
   if (found.get() < 0) return {std::nullopt, std::strerror(errno), 0};
@@ -130,6 +131,9 @@ ReadResult read_file(const std::string& path, size_t most_cost) {
   const Mapping mapping(file.get(), size_t(status.st_size));
   if (!mapping) return {std::nullopt, std::strerror(errno), 0};
   ReadResult page = read_page(mapping.bytes(), most_cost);
+  const blkcnt_t before = status.st_blocks;
+  if (!fstat(file.get(), &status) && status.st_blocks > before)
+    page.cost += size_t(status.st_blocks - before) * 512;
   if (page.snapshot) add_peers(*page.snapshot);
   return page;
 }

@@ -27,7 +27,7 @@ struct Process {
   const Block* shown() const;
 };
 
-/// Roughly the bytes that all snapshots of one look may keep. Further pages get a fault instead.
+/// Roughly the bytes that all pages of one look may cost. Further pages get a fault instead.
 inline constexpr size_t kMostCostOfAll = size_t(256) << 20;
 
 /// All processes that this user may read, in the order of their PIDs, or the given ones in the

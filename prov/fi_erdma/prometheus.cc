@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "fi_erdma/costs.h"
 #include "fi_erdma/gaps.h"
@@ -21,10 +22,12 @@ namespace {
 
 constexpr double kStalledSeconds = 1;  ///< how long one operation must have been the oldest
 
-/// Escapes a label value as the format requires.
+/// Escapes a label value as the format requires. Of a text that is longer than any of the
+/// provider's takes the beginning: the labels of the process are in each row of all its endpoints.
 std::string quoted(const std::string& text) {
+  constexpr size_t kLongest = 128;
   std::string result;
-  for (const char c : text) {
+  for (const char c : std::string_view(text).substr(0, kLongest)) {
     if (c == '"' || c == '\\') result += '\\';
     result += c;
   }
@@ -139,11 +142,10 @@ std::string copies_by_reason(const Look& look) {
 /// The operations that wait in one endpoint.
 class Waiting {
  public:
-  Waiting(const Snapshot& snapshot, const Block& endpoint) {
+  Waiting(const Block& endpoint, const std::vector<const Block*>& peers) {
     add("receive", endpoint, "any_receives");
     stand("message", endpoint, "any_receive_waited");
-    for (const Block& peer : snapshot.blocks("peer"))
-      if (peer.number("endpoint") == endpoint.index) add_peer(peer);
+    for (const Block* const peer : peers) add_peer(*peer);
   }
 
   /// Unfinished operations by kind.
@@ -208,8 +210,7 @@ struct WaitingTexts {
       answered +=
           fmt::format("erdma_answered_timestamp_seconds{{{}}} {:.3f}\n", labels, double(*at) / 1e9);
   }
-  void add_waits(const std::string& labels, const Process& process, const Block& endpoint) {
-    const Waiting waiting(*process.page.snapshot, endpoint);
+  void add_waits(const std::string& labels, const Waiting& waiting) {
     for (const auto& [kind, count] : waiting.pending())
       pending +=
           fmt::format("erdma_operations_pending{{{},kind=\"{}\"}} {}\n", labels, kind, count);
@@ -244,6 +245,7 @@ std::string waiting_text(const AskedLook& asked) {
     // An endpoint that is not shown cannot answer.
     if (called || !hidden_endpoints(process))
       calls += fmt::format("erdma_calls_libfabric{{{}}} {:d}\n", labels_of(process), called);
+    PeersOf peers = peers_of(*process.page.snapshot);
     for (const Block& endpoint : process.blocks("endpoint")) {
       // An endpoint that is not enabled has no address yet. The collector of node_exporter refuses
       // a file in which two rows have the same labels.
@@ -252,7 +254,7 @@ std::string waiting_text(const AskedLook& asked) {
       texts.add_answer(labels, endpoint);
       // What the endpoint showed before may be out of date.
       if (asked.endpoints.contains({process.pid, endpoint.index}))
-        texts.add_waits(labels, process, endpoint);
+        texts.add_waits(labels, {endpoint, peers[endpoint.index]});
     }
   });
   return calls + texts.answered + texts.pending + texts.peers + texts.seconds;

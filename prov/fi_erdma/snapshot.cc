@@ -51,6 +51,7 @@ class Reader {
       : x_page(page), x_most_cost(most_cost) {}
 
   ReadResult read() {
+    if (x_most_cost == 0) return {std::nullopt, kSaysTooMuch, 0};
     if (const char* const fault = check_header()) return {std::nullopt, fault, 0};
     if (const char* const fault = read_kinds()) return {std::nullopt, fault, 0};
     read_fields();
@@ -320,6 +321,13 @@ unsigned Snapshot::unsettled() const {
   unsigned blocks = 0;
   for (const BlockKind& kind : kinds) blocks += kind.unsettled;
   return blocks;
+}
+
+PeersOf peers_of(const Snapshot& snapshot) {
+  PeersOf found;
+  for (const Block& peer : snapshot.blocks("peer"))
+    if (const auto endpoint = peer.number("endpoint")) found[*endpoint].push_back(&peer);
+  return found;
 }
 
 ReadResult read_page(std::span<const std::byte> page, size_t most_cost) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -63,6 +64,11 @@ struct Snapshot {
   unsigned unsettled() const;
 };
 
+/// Peers by the index of the endpoint that has them. Not a hash table, which the indices of a
+/// forged page could make slow.
+using PeersOf = std::map<uint64_t, std::vector<const Block*>>;
+PeersOf peers_of(const Snapshot& snapshot);
+
 /// Roughly the bytes that a snapshot may keep. The largest page of the provider has 256 endpoints
 /// and 16384 peers, which cost less than a KiB each.
 inline constexpr size_t kMostCost = size_t(96) << 20;
@@ -72,7 +78,7 @@ inline constexpr size_t kMostCost = size_t(96) << 20;
 struct ReadResult {
   std::optional<Snapshot> snapshot;
   std::string fault;  ///< why there is no snapshot
-  size_t cost = 0;    ///< bytes that the snapshot keeps
+  size_t cost = 0;    ///< bytes that the snapshot keeps, and memory that reading the page took
 };
 ReadResult read_page(std::span<const std::byte> page, size_t most_cost = kMostCost);
 

@@ -7,7 +7,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "fi_erdma/costs.h"
@@ -35,16 +34,6 @@ std::string age_of(const Block* process) {
   if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
   if (seconds < 172800) return fmt::format("{:.1f} h", seconds / 3600);
   return fmt::format("{:.1f} d", seconds / 86400);
-}
-
-/// Peers by the index of the endpoint that has them.
-using PeersOf = std::unordered_map<uint64_t, std::vector<const Block*>>;
-
-PeersOf peers_of(const Snapshot& snapshot) {
-  PeersOf found;
-  for (const Block& peer : snapshot.blocks("peer"))
-    if (const auto endpoint = peer.number("endpoint")) found[*endpoint].push_back(&peer);
-  return found;
 }
 
 /// The number of peers of an endpoint by transport: "3 shm, 4 nic".
@@ -87,9 +76,8 @@ bool any_page(const Look& now) {
   return false;
 }
 
-/// The rank of each endpoint of this host, by its address.
-std::map<std::string, std::string> ranks_of(const Look& now) {
-  std::map<std::string, std::string> ranks;
+StatTable::Ranks ranks_of(const Look& now) {
+  StatTable::Ranks ranks;
   for (const Process& process : now.processes)
     for (const Block& endpoint : process.blocks("endpoint"))
       ranks[endpoint.text("address")] = number_or_dash(process.shown(), "rank");
@@ -103,7 +91,7 @@ void print_fault(const Process& process) {
 }  // namespace
 
 void StatTable::print_paths(const Process& process, const Block& endpoint,
-                            const Rates& rates) const {
+                            const std::vector<const Block*>& peers, const Rates& rates) const {
   bool header = false;
   for (const Path& path : paths()) {
     const Bytes bytes = bytes_of(endpoint, path);
@@ -122,7 +110,7 @@ void StatTable::print_paths(const Process& process, const Block& endpoint,
     const std::string row = fmt::format("{} {} {}", process.pid, endpoint.index, path.name);
     print(kPathHistory, history->add(row, *now.sent + now.received.value_or(0)));
   }
-  for (const std::string& cost : costs_of(*process.page.snapshot, endpoint))
+  for (const std::string& cost : costs_of(endpoint, peers))
     fmt::print("{:>30}  {}\n", "SLOWER", cost);
 }
 
@@ -148,7 +136,7 @@ void StatTable::print_by_path(const Look& now, const Rates& rates) const {
       const bool enabled = endpoint.number("enabled").value_or(1) != 0;
       row(enabled ? text_or_dash(endpoint.text("address")) : "not enabled",
           text_or_dash(endpoint.text("device")), ways_of(peers[endpoint.index]));
-      print_paths(process, endpoint, rates);
+      print_paths(process, endpoint, peers[endpoint.index], rates);
       if (details) print_details(snapshot, endpoint, peers[endpoint.index]);
     }
   }
@@ -171,8 +159,7 @@ void StatTable::print_by_rank(const Look& now, const Rates& rates) const {
   }
 }
 
-void StatTable::print_peers(const Process& process, const Look& now, const Rates& rates) const {
-  const auto ranks = ranks_of(now);
+void StatTable::print_peers(const Process& process, const Ranks& ranks, const Rates& rates) const {
   for (const Block& peer : process.blocks("peer")) {
     const Bytes bytes = all_bytes_of(peer);
     const Rates::Pair rate = rates.of_peer(process, peer);
@@ -191,9 +178,10 @@ void StatTable::print_by_peer(const Look& now, const Rates& rates) const {
   if (any_page(now))
     fmt::print(kPeerRow, "PID", "RANK", "PEER", "RANK", "PATH", "LINK", "OUT/S", "IN/S", "OUT",
                "IN");
+  const Ranks ranks = ranks_of(now);
   for (const Process& process : now.processes)
     if (process.page.snapshot)
-      print_peers(process, now, rates);
+      print_peers(process, ranks, rates);
     else
       print_fault(process);
 }

@@ -60,7 +60,7 @@ class WaitGraph {
   /// The endpoints that no thread polls although their process calls libfabric: process, address.
   std::set<std::pair<size_t, std::string>> x_unpolled;
   /// For each process: the addresses of its endpoints, by the index of the block.
-  std::vector<std::unordered_map<uint64_t, std::string>> x_addresses;
+  std::vector<std::map<uint64_t, std::string>> x_addresses;
   /// For each process: its blocks of peers, by the address of the endpoint and of the peer.
   std::vector<std::map<std::pair<std::string, std::string>, const Json*>> x_peers;
   /// For each job: the processes that send nothing, and why.

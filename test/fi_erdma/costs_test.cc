@@ -28,7 +28,7 @@ Block peer(uint64_t endpoint, std::string path, uint64_t refusals, uint64_t in, 
 
 void expect(const Block& endpoint, std::vector<Block> peers, std::vector<std::string> lines) {
   const Snapshot snapshot{{BlockKind{"peer", {}, std::move(peers)}}};
-  const auto costs = costs_of(snapshot, endpoint);
+  const auto costs = costs_of(endpoint, peers_of(snapshot)[3]);
   ck_assert_uint_eq(costs.size(), lines.size());
   for (size_t i = 0; i < lines.size(); ++i) ck_assert_str_eq(costs[i].c_str(), lines[i].c_str());
 }
@@ -36,7 +36,7 @@ void expect(const Block& endpoint, std::vector<Block> peers, std::vector<std::st
 TEST(ways_that_cost_nothing_more_have_no_line) {
   expect(endpoint("RDMA, zero copy", 0, "staged [W602] (why)", 0), {peer(3, "shm", 0, 4096, 4096)},
          {});
-  ck_assert(costs_of({}, endpoint("", 0, "", 0)).empty());
+  ck_assert(costs_of(endpoint("", 0, "", 0), {}).empty());
 }
 
 TEST(copies_count_as_refused_with_peers_that_refuse_alone) {

@@ -359,6 +359,33 @@ TEST(all_pages_together_keep_no_more_than_they_may) {
   ck_assert(found[1].page.fault.find("all processes together") != std::string::npos);
 }
 
+/// A page without memory for its blocks, each of which begins in a page of memory of its own.
+auto shows_holes(uint32_t blocks) {
+  return [blocks] {
+    Copy copy(*make_page());
+    const size_t tables = size_t(copy.kind(0).offset), bytes = tables + size_t(blocks) * 4096;
+    copy.header().bytes = bytes;
+    copy.kind(0).block_bytes = 4096;
+    copy.kind(0).capacity = copy.kind(0).used = blocks;
+    copy.kind(1).capacity = copy.kind(1).used = 0;
+    const int fd = memfd("erdma-stat", bytes, 0);
+    ck_assert_int_eq(pwrite(fd, copy.data(), tables, 0), ssize_t(tables));
+    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    return fd;
+  };
+}
+
+TEST(memory_that_reading_a_page_allocates_is_part_of_its_cost) {
+  constexpr uint32_t kBlocks = 4096;
+  const Child one(shows_holes(kBlocks)), other(shows_holes(kBlocks));
+  const pid_t pids[] = {one.pid(), other.pid()};
+  const auto found = fi_erdma::processes(pids, size_t(kBlocks) * 4096);
+  ck_assert_msg(found[0].page.snapshot.has_value(), "%s", found[0].page.fault.c_str());
+  ck_assert_uint_ge(found[0].page.cost, size_t(kBlocks) * 4096);
+  ck_assert(found[1].page.fault.find("all processes together") != std::string::npos);
+  ck_assert_uint_eq(found[1].page.cost, 0);
+}
+
 TEST(a_memfd_of_another_name_is_no_page) {
   const Child child([] { return memfd("erdma-statistics", 4096, F_SEAL_SHRINK); });
   check_fault(child.pid(), "shows no statistics");

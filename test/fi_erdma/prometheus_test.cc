@@ -156,6 +156,18 @@ TEST(of_endpoints_with_the_same_labels_the_first_has_rows) {
   ck_assert(at != text.npos);
 }
 
+// Each row of each endpoint has the labels of its process.
+TEST(a_label_is_no_longer_than_any_of_the_provider) {
+  AskedLook asked = look_at(endpoint(3), {});
+  auto& shown = asked.look.processes[0].page.snapshot->kinds[0].blocks[0];
+  shown.texts["job"] = std::string(128, 'j');
+  const std::string row =
+      "\nerdma_hidden_endpoints{pid=\"7\",job=\"" + std::string(128, 'j') + "\"} 0\n";
+  ck_assert(prometheus_text(asked).find(row) != std::string::npos);
+  shown.texts["job"] = std::string(4096, 'j');
+  ck_assert(prometheus_text(asked).find(row) != std::string::npos);
+}
+
 TEST(events_are_counters_of_the_process) {
   const std::string text = prometheus_text(look_at(endpoint(), {}));
   ck_assert(text.find("\n# TYPE erdma_shm_cma_refusals_total counter\n"

@@ -298,9 +298,9 @@ void check_all(const Look& before, const Look& now, Output& output) {
     documents.push_back(check_json(process, rates));
     if (!process.page.snapshot) continue;
     check_info(*process.page.snapshot, output);
-    if (const auto* const endpoints = process.page.snapshot->kind("endpoint"))
-      for (const auto& endpoint : endpoints->blocks)
-        check_printable(costs_of(*process.page.snapshot, endpoint));
+    auto peers = peers_of(*process.page.snapshot);
+    for (const auto& endpoint : process.blocks("endpoint"))
+      check_printable(costs_of(endpoint, peers[endpoint.index]));
   }
   check_printable(gaps_of(now));
   check_prometheus(now);
