@@ -18,7 +18,7 @@ struct Request {
 
   // Options of stat.
   bool live = false;        ///< repeat until interrupted
-  double interval = 0;      ///< seconds between two looks; 0: one look
+  double interval = 0;      ///< seconds between two looks; 0: one look, or the default of an option
   unsigned count = 0;       ///< number of intervals; 0: one, or with `live` any number
   std::string by = "path";  ///< path, peer or rank
   std::string device;       ///< show this device only; empty: all

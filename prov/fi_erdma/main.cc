@@ -83,17 +83,25 @@ CLI::App* add_stat(CLI::App& program, Request& request, Words& words) {
   stat->add_flag("-l,--live", request.live,
                  "Repeat until CTRL-C, then print a summary of the devices");
   stat->add_option("-i,--interval", request.interval, "Show the rates over this many seconds")
-      ->check(CLI::Range(0.01, 86400.0));
-  stat->add_option("-n,--count", request.count, "Number of intervals")->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.01, 86400.0))
+      ->check(fi_erdma::nan_fault);
+  stat->add_option("-n,--count", request.count,
+                   "Number of intervals (of a second, unless -i or -l is given)")
+      ->check(CLI::PositiveNumber);
+  CLI::Option* const json = stat->get_option("--json");
   CLI::Option* const device = stat->add_option(
       "-d,--device", request.device, "Show only endpoints on this device; not with --prometheus");
-  stat->add_option("--by", request.by,
-                   "Print a row for each path of an endpoint, for each peer, or for each process")
-      ->check(CLI::IsMember({"path", "peer", "rank"}));
+  CLI::Option* const by = stat->add_option("--by", request.by,
+                                           "Print a row for each path of an endpoint, for each "
+                                           "peer, or for each process; not with --json")
+                              ->check(CLI::IsMember({"path", "peer", "rank"}))
+                              ->excludes(json);
   // A sum over the endpoints on one device is no counter: it falls as an endpoint is closed.
   stat->add_flag("--prometheus", request.prometheus,
-                 "Print the text format of Prometheus; not with --device")
-      ->excludes(device);
+                 "Print the text format of Prometheus; not with --device, --by and --json")
+      ->excludes(device)
+      ->excludes(by)
+      ->excludes(json);
   stat->add_option("--sysfs", request.sysfs, "Folder with the counters of devices");
   return stat;
 }
@@ -105,7 +113,8 @@ CLI::App* add_hang(CLI::App& program, Request& request, Words& words) {
   add_pids(*hang, words.named, true);
   add_details(*hang, request);
   hang->add_option("-i,--interval", request.interval, "Seconds between the two questions (1)")
-      ->check(CLI::Range(0.01, 86400.0));
+      ->check(CLI::Range(0.01, 86400.0))
+      ->check(fi_erdma::nan_fault);
   return hang;
 }
 
@@ -127,12 +136,16 @@ CLI::App* add_doctor(CLI::App& program, Request& request) {
           ->add_flag("--job", request.job,
                      "Read the output of doctor --json of several hosts, and print what differs")
           ->excludes(json);
-  doctor->add_option("--for", request.clients, "Try only what these clients ask of fi_getinfo")
-      ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
+  CLI::Option* const clients =
+      doctor
+          ->add_option("--for", request.clients,
+                       "Try only what these clients ask of fi_getinfo; not with --peer")
+          ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
+  clients->excludes(job);
   doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
   fi_erdma::add_sides(*doctor, request.peer);
-  doctor->get_option("--serve")->excludes(json)->excludes(job);
-  doctor->get_option("--peer")->excludes(job);
+  doctor->get_option("--serve")->excludes(json)->excludes(job)->excludes(clients);
+  doctor->get_option("--peer")->excludes(job)->excludes(clients);
   return doctor;
 }
 

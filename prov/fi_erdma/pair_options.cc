@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -62,6 +64,10 @@ void add_common(CLI::App& command, pair::Options& options) {
 
 }  // namespace
 
+std::string nan_fault(const std::string& word) {
+  return std::isnan(std::strtod(word.c_str(), nullptr)) ? word + " is no number" : "";
+}
+
 void add_sides(CLI::App& command, pair::Options& options) {
   CLI::Option* const serve =
       command.add_flag("--serve", options.serve, "Wait for the other side, and serve it once");
@@ -72,7 +78,8 @@ void add_sides(CLI::App& command, pair::Options& options) {
       .add_option("-P,--port", options.port, "TCP port over which the sides find each other (9228)")
       ->check(port_fault);
   command.add_option("-T,--limit", options.limit_s, "Longest time of each wait, in seconds (60)")
-      ->check(CLI::Range(0.1, 86400.0));
+      ->check(CLI::Range(0.1, 86400.0))
+      ->check(nan_fault);
 }
 
 void check_tests(const pair::TestOptions& options) {
@@ -92,13 +99,17 @@ CLI::App* add_bench(CLI::App& program, Request& request) {
   bench->get_option("--serve")->excludes(json);  // the other side prints the results
   bench->add_option("--operation", options.operation, "message (default), read or write")
       ->check(CLI::IsMember({"message", "read", "write"}));
-  bench
-      ->add_option("--expect", options.path,
-                   "Fail unless the bytes took this path: nic, shm, or within shared memory rings, "
-                   "cma, copy")
-      ->check(CLI::IsMember({"nic", "shm", "rings", "cma", "copy"}));
+  CLI::Option* const expect =
+      bench
+          ->add_option(
+              "--expect", options.path,
+              "Fail unless the bytes took this path: nic, shm, or within shared memory rings, "
+              "cma, copy")
+          ->check(CLI::IsMember({"nic", "shm", "rings", "cma", "copy"}));
   bench->add_option("--share", options.share, "Percent of the bytes that must take it (100)")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(CLI::Range(0.0, 100.0))
+      ->check(nan_fault)
+      ->needs(expect);
   return bench;
 }
 
@@ -123,7 +134,8 @@ CLI::App* add_test(CLI::App& program, Request& request) {
       ->check(CLI::IsMember({"host", "device"}));
   test->add_option("--limit-ms", options.limit_ms,
                    "peer-death: time within which all operations must end (15000)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->check(nan_fault);
   test->add_option("--signal", options.signal,
                    "peer-death: signal: KILL (default), or STOP, with which the test must fail")
       ->check(CLI::IsMember({"KILL", "STOP"}));

@@ -139,7 +139,7 @@ double longest_answer(const Request& request) {
 /// Nothing else needs the help of the process.
 Seen look_for(const Request& request) {
   Seen seen;
-  if (request.prometheus || (request.by == "peer" && !request.json))
+  if (request.prometheus || request.by == "peer")
     seen.asked = look_and_ask(request.pids, longest_answer(request));
   else
     seen.asked.look = look(request.pids);
@@ -179,9 +179,10 @@ void print(const Request& request, const Seen& seen, const Rates& rates, History
 }  // namespace
 
 int run_stat(const Request& request) {
-  constexpr double kLiveInterval = 2;
+  constexpr double kLiveInterval = 2, kCountedInterval = 1;
   const double interval = request.interval > 0 ? request.interval
                           : request.live       ? kLiveInterval
+                          : request.count > 0  ? kCountedInterval
                                                : 0;
   const unsigned count = request.count || request.live ? request.count : 1;
   Seen last = look_for(request);

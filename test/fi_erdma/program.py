@@ -161,7 +161,12 @@ class Program(unittest.TestCase):
         self.assertRegex(run("--version").stdout, r"^fi_erdma \d+\.\d+")
         self.assertIn("stat", run("--help").stdout)
         for arguments in ([], ["no-such-command"], ["stat", "--no-such-option"], ["stat", "-1"], ["stat", "x"], ["stat", "-p", "x"],
-                          ["doctor", "-j", "--job"], ["stat", "-"], ["info", "-v"], *([name, pid] for name in ["hang", "stat", "info"]
+                          ["doctor", "-j", "--job"], ["stat", "-"], ["info", "-v"], ["stat", "--by", "rank", "-j"],
+                          ["stat", "--by", "path", "--prometheus"], ["stat", "-j", "--prometheus"],
+                          ["stat", "-i", "nan"], ["hang", "-i", "NaN"], ["doctor", "-T", "nan"], ["doctor", "--for", "nccl", "--job"],
+                          ["doctor", "--for", "nccl", "--peer", "localhost"], ["doctor", "--serve", "--for", "nccl"],
+                          ["bench", "--share", "50"], ["bench", "--expect", "shm", "--share", "nan"],
+                          ["test", "--limit-ms", "nan"], *([name, pid] for name in ["hang", "stat", "info"]
                                                                       for pid in self.NO_PIDS)):
             done = run(*arguments)
             self.assertEqual((done.returncode, done.stdout), (64, ""), arguments)
@@ -305,6 +310,11 @@ class Program(unittest.TestCase):
             self.assertEqual(max(e["counters"]["shm_ring_bytes"] for e in before), 8)
             idle = min(process["endpoints"], key=lambda e: e["counters"]["shm_ring_bytes"])
             self.assertEqual(idle["rates"]["shm_ring_bytes"], 0)
+
+    def test_intervals_that_are_counted_last_a_second(self):
+        with Shown() as shown:
+            document = self.document(run("stat", "-j", "-n", "1", shown.pid), "stat")
+            self.assertGreaterEqual(document["interval"], 1)
 
     def test_rows_are_by_path_or_by_rank(self):
         with Shown(PMI_RANK="5") as shown:
