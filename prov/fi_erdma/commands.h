@@ -28,6 +28,7 @@ struct Request {
   // Options of doctor.
   std::vector<std::string> clients;  ///< empty = all
   bool job = false;                  ///< compare the output of `doctor --json` of several hosts
+  std::vector<std::string> results;  ///< files with that output; empty = standard input
 
   pair::Options peer;  ///< the other host to try, or to serve
 

@@ -109,7 +109,7 @@ std::string speed_text(const Outcome& outcome) {
 
 int run_doctor(const Request& request) {
   if (request.peer.serve) return serve_peer(request.peer);
-  if (request.job) return compare_documents();
+  if (request.job) return compare_documents(request.results);
   std::string group;
   Report report([&](const Finding& finding) {
     if (!request.json) print_at_once(finding, group);

@@ -97,9 +97,9 @@ void check_peer(Report& report, const pair::Options& options);
 /// time. Returns a pair::Status.
 int serve_peer(const pair::Options& options);
 
-/// Reads the documents of `doctor --json` of several hosts from standard input and prints their
-/// differences. Returns the worst status of all hosts.
-int compare_documents();
+/// Reads the documents of `doctor --json` of several hosts from these files, or without any from
+/// standard input, and prints their differences. Returns the worst status of all hosts.
+int compare_documents(const std::vector<std::string>& files);
 
 /// Whether a list of names, separated by commas, has this one.
 bool lists(const std::string& list, const std::string& name);

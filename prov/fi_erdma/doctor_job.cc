@@ -1,8 +1,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iostream>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -64,30 +67,51 @@ int status_of(const std::string& grade) {
   return grade == "NO" ? 2 : grade == "SLOW" ? 1 : 0;
 }
 
-}  // namespace
+/// What the doctors of all hosts found.
+class Comparison {
+ public:
+  void read(std::istream& from) {
+    for_each_document(from, "doctor", "findings", [&](Json& document) { take(document); });
+  }
+  /// A doctor that is killed leaves an empty file.
+  void read(const std::string& path) try {
+    std::ifstream file(path);
+    read(file);
+  } catch (const std::runtime_error&) {
+    x_without_result.insert(text_in(path));
+  }
+  /// Returns the worst status of all hosts.
+  int print() const;
 
-int compare_documents() {
-  std::set<std::string> hosts;
-  std::map<Line, Found> lines;
-  for_each_document("doctor", "findings", [&](Json& document) {
-    const std::string host = text_of(document, "host");
-    hosts.insert(host);
-    for (const Json& finding : document["findings"])
-      if (finding.is_object()) {
-        Found& found = lines[line_of(finding)];
-        if (found.hosts.empty()) found.more = more_of(finding);
-        found.hosts.insert(host);
-      }
-    // The rest of this doctor's checks is unknown.
-    if (document.contains("fault"))
-      lines[{"NO", "doctor", "", "it broke off: " + text_of(document, "fault")}].hosts.insert(host);
-  });
+ private:
+  void take(const Json& document);
+
+  std::set<std::string> x_hosts;
+  std::set<std::string> x_without_result;  ///< files
+  std::map<Line, Found> x_lines;
+};
+
+void Comparison::take(const Json& document) {
+  const std::string host = text_of(document, "host");
+  x_hosts.insert(host);
+  for (const Json& finding : document["findings"])
+    if (finding.is_object()) {
+      Found& found = x_lines[line_of(finding)];
+      if (found.hosts.empty()) found.more = more_of(finding);
+      found.hosts.insert(host);
+    }
+  // The rest of this doctor's checks is unknown.
+  if (document.contains("fault"))
+    x_lines[{"NO", "doctor", "", "it broke off: " + text_of(document, "fault")}].hosts.insert(host);
+}
+
+int Comparison::print() const {
   int status = 0;
   size_t shown = 0;
-  for (const auto& [line, found] : lines) {
+  for (const auto& [line, found] : x_lines) {
     const auto& [grade, group, code, text] = line;
     status = std::max(status, status_of(grade));
-    const bool everywhere = found.hosts == hosts;
+    const bool everywhere = found.hosts == x_hosts;
     if (everywhere && status_of(grade) == 0) continue;
     ++shown;
     fmt::print("  {:<5} {}: {}{}\n          {}\n", grade, group, text,
@@ -95,9 +119,26 @@ int compare_documents() {
                everywhere ? "all hosts" : names(found.hosts));
     for (const std::string& more : found.more) fmt::print("          {}\n", more);
   }
-  fmt::print("{} host{}{}\n", hosts.size(), hosts.size() == 1 ? "" : "s",
-             shown ? "" : ": no trouble was found, and nothing differs");
+  if (!x_without_result.empty()) {
+    status = status_of("NO");
+    fmt::print(
+        "  NO    doctor: no whole result is in a file, as of a doctor that was killed\n"
+        "          {}\n",
+        names(x_without_result));
+  }
+  const size_t hosts = x_hosts.size() + x_without_result.size();
+  fmt::print("{} host{}{}\n", hosts, hosts == 1 ? "" : "s",
+             shown || status ? "" : ": no trouble was found, and nothing differs");
   return status;
+}
+
+}  // namespace
+
+int compare_documents(const std::vector<std::string>& files) {
+  Comparison all;
+  for (const std::string& file : files) all.read(file);
+  if (files.empty()) all.read(std::cin);
+  return all.print();
 }
 
 }  // namespace fi_erdma

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 #include <optional>
 #include <set>
 #include <span>
@@ -332,7 +333,7 @@ std::optional<std::string> key_of(const Json& process) {
 std::vector<Json> read_documents(uint64_t& refused) {
   std::vector<Json> all;
   std::set<std::string> seen;
-  for_each_document("hang", "processes", [&](Json& document) {
+  for_each_document(std::cin, "hang", "processes", [&](Json& document) {
     refused += number_of(document, "refused", 0);
     for (Json& process : document["processes"]) {
       const auto key = key_of(process);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <istream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -114,7 +114,7 @@ Json object_in(const std::string& text) {
   return json.is_object() ? json : Json();
 }
 
-void for_each_document(std::string_view name, const char* array,
+void for_each_document(std::istream& from, std::string_view name, const char* array,
                        const std::function<void(Json&)>& take) {
   const std::string schema = "fi_erdma." + std::string(name) + "/1";
   const auto refuse = [&] {
@@ -122,11 +122,11 @@ void for_each_document(std::string_view name, const char* array,
                              " --json");
   };
   bool came = false;
-  while ((std::cin >> std::ws).good()) {
+  while ((from >> std::ws).good()) {
     came = true;
     Json document;
     try {
-      std::cin >> document;
+      from >> document;
     } catch (const Json::exception&) {
       refuse();
     }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <functional>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,10 +31,9 @@ std::string one_line(const Json& json);
 /// The object that a text holds; null if it holds anything else.
 Json object_in(const std::string& text);
 
-/// Reads concatenated documents from standard input and calls `take` with each. Throws
-/// std::runtime_error if a document does not have this schema and an array of that name, or if
-/// there is no document.
-void for_each_document(std::string_view name, const char* array,
+/// Reads concatenated documents and calls `take` with each. Throws std::runtime_error if a document
+/// does not have this schema and an array of that name, or if there is no document.
+void for_each_document(std::istream& from, std::string_view name, const char* array,
                        const std::function<void(Json&)>& take);
 std::string host_name();
 

@@ -142,6 +142,9 @@ CLI::App* add_doctor(CLI::App& program, Request& request) {
                        "Try only what these clients ask of fi_getinfo; not with --peer")
           ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
   clients->excludes(job);
+  doctor->add_option("FILE", request.results, "Files to read with --job (default: standard input)")
+      ->check(CLI::ExistingFile)
+      ->needs(job);
   doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
   fi_erdma::add_sides(*doctor, request.peer);
   doctor->get_option("--serve")->excludes(json)->excludes(job)->excludes(clients);

@@ -1127,6 +1127,18 @@ class Doctor(unittest.TestCase):
                          "2 hosts: no trouble was found, and nothing differs\n")
         for text in ["[]", ""]:
             self.assertEqual(job(text).returncode, 70)
+        files = {"a": document("a", good), "b": document("b", good), "killed": "", "cut": document("d", good)[:-9]}
+        for name, text in files.items():
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        paths = {name: os.path.join(self.folder, name) for name in files}
+        done = run("doctor", "--job", paths["a"], paths["b"])
+        self.assertEqual((done.returncode, done.stdout), (0, "2 hosts: no trouble was found, and nothing differs\n"))
+        done = run("doctor", "--job", *paths.values())
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stdout, rf"^  NO    doctor: no whole result .*\n +{paths['cut']}, {paths['killed']}\n4 hosts\n$")
+        self.assertEqual(run("doctor", "--job", paths["a"] + "x").returncode, 64)
+        self.assertEqual(run("doctor", paths["a"]).returncode, 64)
         self.codes(**WITH_PROVIDER)
         both = json.dumps({"schema": "fi_erdma.doctor/1", "host": "a", "findings": self.findings})
         self.assertRegex(both, r"[\d.]+ .iB/s")
