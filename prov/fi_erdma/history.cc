@@ -20,7 +20,8 @@ constexpr size_t kHighest = std::size(kBlocks) - 1;
 }  // namespace
 
 std::string History::add(const std::string& row, double rate) {
-  std::deque<double>& rates = x_rates[row];
+  x_rows[row].table = x_table;
+  std::deque<double>& rates = x_rows[row].rates;
   rates.push_back(rate);
   if (rates.size() > kBars) rates.pop_front();
   const double most = *std::ranges::max_element(rates);
@@ -31,6 +32,12 @@ std::string History::add(const std::string& row, double rate) {
     line += (x_blocks ? kBlocks : kLetters)[height <= kHighest ? height : kHighest];
   }
   return line;
+}
+
+/// A row may be missing for a while, as of a process that was changing its page.
+void History::end_table() {
+  ++x_table;
+  std::erase_if(x_rows, [&](const auto& row) { return row.second.table + kBars < x_table; });
 }
 
 bool History::terminal_shows_blocks() {

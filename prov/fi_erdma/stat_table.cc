@@ -140,6 +140,7 @@ void StatTable::print_by_path(const Look& now, const Rates& rates) const {
       if (details) print_details(snapshot, endpoint, peers[endpoint.index]);
     }
   }
+  if (history) history->end_table();
 }
 
 void StatTable::print_by_rank(const Look& now, const Rates& rates) const {

@@ -97,6 +97,24 @@ TEST(a_terminal_that_shows_blocks_gets_blocks) {
   expect(history.add("a", 20), "\u2583\u2588\u2586");
 }
 
+void print_tables_without_a(History& history, int count) {
+  for (int i = 0; i < count; ++i) {
+    history.end_table();
+    history.add("b", 1);
+  }
+}
+
+TEST(a_row_that_is_in_no_table_any_more_is_dropped) {
+  History history(false);
+  history.add("a", 10);
+  history.add("b", 1);
+  print_tables_without_a(history, 15);
+  expect(history.add("a", 20), "-#");
+  print_tables_without_a(history, 16);
+  expect(history.add("a", 5), "#");
+  expect(history.add("b", 1), "###############");
+}
+
 TEST(the_oldest_rates_leave_a_row) {
   History history(false);
   history.add("a", 1000);
