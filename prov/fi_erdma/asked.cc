@@ -9,19 +9,18 @@
 
 namespace fi_erdma {
 
-AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
+AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
   constexpr double kBetweenLooks = 0.02;
-  using Seconds = std::chrono::duration<double>;
-  Look seen = look(pids);
+  Look seen = observer.look();
   Question question(seen.processes);
   // From here on, as a look at many processes may take longer than they have to answer.
-  const auto end = std::chrono::steady_clock::now() + Seconds(longest_seconds);
-  const auto left = [&] { return Seconds(end - std::chrono::steady_clock::now()).count(); };
+  const double end = observer.seconds() + longest_seconds;
+  const auto left = [&] { return end - observer.seconds(); };
   while (!question.fully_answered(seen.processes) && left() > 0) {
-    std::this_thread::sleep_for(Seconds(std::clamp(left(), 0.0, kBetweenLooks)));
+    observer.sleep(std::clamp(left(), 0.0, kBetweenLooks));
     question.ask_again(seen.processes);
     seen = Look();  // so that memory never holds two looks
-    seen = look(pids);
+    seen = observer.look();
   }
   AskedLook result;
   for (const Process& process : seen.processes) {
@@ -34,6 +33,15 @@ AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
   }
   result.look = std::move(seen);
   return result;
+}
+
+AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
+  using Seconds = std::chrono::duration<double>;
+  const Observer observer{
+      [&] { return look(pids); },
+      [] { return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); },
+      [](double seconds) { std::this_thread::sleep_for(Seconds(seconds)); }};
+  return look_and_ask(observer, longest_seconds);
 }
 
 }  // namespace fi_erdma

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -22,7 +23,15 @@ struct AskedLook {
   std::set<pid_t> changed;
 };
 
+/// Looks at processes, and waits for them. A test has a clock of its own.
+struct Observer {
+  std::function<Look()> look;
+  std::function<double()> seconds;  ///< on a clock that is never set back
+  std::function<void(double seconds)> sleep;
+};
+
 /// Returns when all endpoints of the processes have answered, or after longest_seconds.
+AskedLook look_and_ask(const Observer& observer, double longest_seconds);
 AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds);
 
 }  // namespace fi_erdma

@@ -1,0 +1,96 @@
+#include "fi_erdma/asked.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <set>
+#include <utility>
+
+#include "libcheck.h"
+
+using fi_erdma::AskedLook;
+using fi_erdma::Block;
+using fi_erdma::BlockKind;
+using fi_erdma::Endpoints;
+using fi_erdma::Look;
+using fi_erdma::Observer;
+using fi_erdma::Process;
+using fi_erdma::Snapshot;
+
+namespace {
+
+/// This process, which can be asked, with one endpoint that answers or does not, and a clock that
+/// only looks and sleep advance.
+struct Job {
+  Job() { ck_assert_int_eq(pipe2(questions, O_CLOEXEC | O_NONBLOCK), 0); }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() {
+    for (const int end : questions) close(end);
+  }
+
+  Look look() {
+    struct stat status {};
+    ck_assert_int_eq(fstat(questions[0], &status), 0);
+    seconds += seconds_of_look;
+    ++looks;
+    const uint64_t answers = answers_from && looks >= answers_from ? 6 : 5;
+    Process process;
+    process.pid = getpid();
+    process.state = 'S';
+    process.page.snapshot = Snapshot{
+        {BlockKind{"process",
+                   {},
+                   {Block{0,
+                          {{"question_fd", uint64_t(questions[0])},
+                           {"question_inode", uint64_t(status.st_ino)}},
+                          {}}}},
+         BlockKind{"endpoint", {}, {Block{3, {{"answers", answers}}, {{"address", "a"}}}}}}};
+    Look seen;
+    seen.processes.push_back(std::move(process));
+    return seen;
+  }
+  AskedLook ask(double longest_seconds) {
+    return look_and_ask(Observer{[this] { return look(); }, [this] { return seconds; },
+                                 [this](double slept) { seconds += slept; }},
+                        longest_seconds);
+  }
+
+  int questions[2];
+  double seconds = 100;
+  double seconds_of_look = 0;
+  int looks = 0;
+  int answers_from = 0;  ///< the first look that has an answer; 0: none has
+};
+
+TEST(processes_have_their_time_after_a_first_look_that_takes_longer) {
+  Job job;
+  job.seconds_of_look = 10;
+  job.answers_from = 2;
+  const AskedLook asked = job.ask(1);
+  ck_assert_int_eq(job.looks, 2);
+  ck_assert(asked.asked == std::set<pid_t>{getpid()});
+  ck_assert(asked.answered == asked.asked);
+  ck_assert(asked.endpoints == (Endpoints{{getpid(), 3}}));
+}
+
+TEST(once_all_have_answered_nothing_waits) {
+  Job job;
+  job.answers_from = 3;
+  ck_assert_uint_eq(job.ask(1000).answered.size(), 1);
+  ck_assert_int_eq(job.looks, 3);
+}
+
+TEST(who_does_not_answer_in_time_is_known_to_have_been_asked) {
+  Job job;
+  const AskedLook asked = job.ask(1);
+  ck_assert_double_ge(job.seconds, 101);
+  ck_assert_double_le(job.seconds, 101.5);
+  ck_assert(asked.asked == std::set<pid_t>{getpid()});
+  ck_assert(asked.answered.empty() && asked.endpoints.empty() && asked.changed.empty());
+  ck_assert_uint_eq(asked.look.processes.size(), 1);
+}
+
+}  // namespace
