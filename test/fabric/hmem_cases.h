@@ -209,7 +209,7 @@ TEST(hmem_injected_message_is_what_it_was, 2) {
     while ((rc = fi_tinject(ports.a.ep, from.at(), length, ports.address, 3)) == -FI_EAGAIN)
       ports.both();
     ck_assert_int_eq(rc, 0);
-    ck_assert_int_eq(cuMemsetD8_v2(DevicePointer(from.at()), 0, length), 0);
+    fill_memory(DevicePointer(from.at()), 0, length);
     for (int i = 0; i < 20; ++i) ports.both();
     ports.receive(to.at(), length, 3, nullptr);
     ck_assert_uint_eq(ports.target.wait(&ports.a).len, length);

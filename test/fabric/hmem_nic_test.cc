@@ -124,6 +124,7 @@ TEST(receive_fails_where_cuda_can_not_tell_its_memory, 4) {
   fi_context received;
   ports.receive(to.at(), length, 1, &received);
   ck_assert_int_eq(softcuda_control("fail cuPointerGetAttribute error=719 times=100000"), 0);
+  ck_assert_int_eq(softcuda_control("fail cuPointerGetAttributes error=719 times=100000"), 0);
   ports.send(from.at(), length, 1, nullptr);
   const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
   ck_assert_ptr_eq(error.op_context, &received);
@@ -163,7 +164,7 @@ TEST(flush_that_fails_once_is_repeated) {
   const auto message = pattern(300'000);
   Memory from(false, message), to(true, std::vector<char>(300'000));
   for (int round = 0; round < 2; ++round) {
-    cuMemsetD8_v2(DevicePointer(to.at()), 0, 300'000);
+    fill_memory(DevicePointer(to.at()), 0, 300'000);
     if (round) ck_assert_int_eq(adapter("wr n=1 op=read status=general"), 0);
     ports.receive(to.at(), 300'000, 1, nullptr);
     ports.send(from.at(), 300'000, 1, nullptr);
@@ -192,7 +193,7 @@ TEST(flush_that_fails_is_a_receive_that_fails) {
   ck_assert_int_eq(adapter("clear"), 0);
   ports.a.wait(&ports.b);                  // the sender's bytes were taken
   for (bool arrived = false; !arrived;) {  // more messages may fail with the link of b to itself
-    cuMemsetD8_v2(DevicePointer(to.at()), 0, 300'000);
+    fill_memory(DevicePointer(to.at()), 0, 300'000);
     move(received);
     fi_cq_tagged_entry entry{};
     ssize_t rc;

@@ -137,7 +137,7 @@ TEST(hmem_rma_brings_data_pieces_and_what_is_injected, 2) {
     return fi_inject_write(ports.a.ep, small.at(), 500, ports.address, ports.at(7),
                            ports.region.key());
   });
-  ck_assert_int_eq(cuMemsetD8_v2(DevicePointer(small.at()), 0, 500), 0);
+  fill_memory(DevicePointer(small.at()), 0, 500);
   std::vector<char> back(500);
   while (back != message) {  // so long operations are not ordered
     ports.post([&] {

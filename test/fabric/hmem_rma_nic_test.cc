@@ -159,8 +159,7 @@ TEST(read_of_nothing_flushes) {
 TEST(flush_reads_what_the_gpu_holds) {
   Flushed ports;
   for (const char value : {'1', '2', '3'}) {
-    ck_assert_int_eq(
-        cuMemsetD8_v2(DevicePointer(ports.memory.at()), static_cast<unsigned char>(value), 64), 0);
+    fill_memory(DevicePointer(ports.memory.at()), value, 64);
     const auto copies = softcuda_calls("cuMemcpyAsync");
     ports.flush(64);
     for (const char byte : ports.scratch) ck_assert_int_eq(byte, value);

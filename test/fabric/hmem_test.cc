@@ -107,6 +107,15 @@ TEST(registration_asks_the_driver_what_memory_is) {
     ck_assert_int_eq(register_memory(root, device.at(0), 8, FI_HMEM_CUDA, kLocal | access), 0);
 }
 
+/// Peers may read the region without a call of this process.
+TEST(registered_region_has_what_was_written_before) {
+  Root root(hmem_ask());
+  const DeviceMemory device(1000);
+  ck_assert_int_eq(cuMemsetD8_v2(device.pointer(), 'x', 1000), 0);
+  ck_assert_int_eq(register_memory(root, device.at(0), 1000, FI_HMEM_CUDA, kLocal), 0);
+  ck_assert(device.bytes() == std::vector<char>(1000, 'x'));
+}
+
 /// After a failed kernel CUDA answers every question with its error. The application did nothing
 /// wrong with the memory.
 TEST(registration_that_cuda_fails_says_so, 4) {

@@ -176,6 +176,15 @@ TEST(earlier_registrations_are_known) {
   ck_assert(to.bytes() == message);
 }
 
+/// The application may be in a state where CUDA must not wait for the GPU.
+TEST(registration_for_an_endpoint_that_may_not_call_cuda_waits_for_nothing) {
+  g_cuda_permitted = false;
+  HmemPorts ports;
+  const auto calls = softcuda_calls("cuPointerSetAttribute");
+  const Memory memory(true, pattern(3000));
+  ck_assert_uint_eq(softcuda_calls("cuPointerSetAttribute"), calls);
+}
+
 /// The memory is registered, but not with the NIC: the sender gets an error, and the CPU does not
 /// access the memory.
 TEST(memory_that_the_nic_refused_is_not_touched) {

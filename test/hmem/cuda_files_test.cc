@@ -145,10 +145,10 @@ TEST(memory_that_is_mapped_anew_has_another_name) {
   ck_assert_int_eq(cuMemAddressReserve(&range, kPiece, 0, 0, 0), 0);
   ck_assert_int_eq(cuMemCreate(&one, kPiece, &wanted, 0), 0);
   ck_assert_int_eq(cuMemCreate(&two, kPiece, &wanted, 0), 0);
-  const auto map = [&](PhysicalMemory what, int fill) {
+  const auto map = [&](PhysicalMemory what, char value) {
     ck_assert_int_eq(cuMemMap(range, kPiece, 0, what, 0), 0);
     ck_assert_int_eq(cuMemSetAccess(range, kPiece, &access, 1), 0);
-    ck_assert_int_eq(cuMemsetD8_v2(range, static_cast<unsigned char>(fill), 10), 0);
+    fill_memory(range, value, 10);
   };
   map(one, 'a');
   const Shared old = share(reinterpret_cast<void*>(range));
@@ -184,7 +184,7 @@ TEST(piece_of_a_range_is_named_by_itself) {
     ck_assert_int_eq(cuMemRelease(piece), 0);  // the mapping keeps the memory
   }
   ck_assert_int_eq(cuMemSetAccess(range, 2 * kPiece, &access, 1), 0);
-  ck_assert_int_eq(cuMemsetD8_v2(range + kPiece + 5, 'z', 1), 0);
+  fill_memory(range + kPiece + 5, 'z', 1);
   const Shared second = share(reinterpret_cast<void*>(range + kPiece + 5));
   ck_assert_uint_eq(second.offset, 5);
   ck_assert_uint_eq(second.name().size, kPiece);

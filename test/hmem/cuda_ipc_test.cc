@@ -192,6 +192,14 @@ TEST(mapping_that_ended_with_its_context_is_not_closed) {
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
 }
 
+/// The peer's copy does not wait for the null stream of this process.
+TEST(shared_memory_has_what_was_written_before) {
+  const DeviceMemory memory(1000);
+  ck_assert_int_eq(cuMemsetD8_v2(memory.pointer(), 'x', 1000), 0);
+  share(memory.at(10));
+  ck_assert(memory.bytes() == std::vector<char>(1000, 'x'));
+}
+
 TEST(memory_of_this_process_is_where_it_is) {
   const DeviceMemory memory(1000);
   const Shared ours = share(memory.at(10));

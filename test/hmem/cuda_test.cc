@@ -69,8 +69,10 @@ TEST(memory_is_told_though_cuda_fails, 3) {
   const DeviceMemory memory(std::vector<char>(8, '-'));
   char on_host[8] = "1234567", back[8] = {};
   const iovec device{memory.at(0), 8}, host{on_host, 8};
-  const std::string line = std::string("fail cuPointerGetAttribute times=1000 error=") + errors[_i];
-  ck_assert_int_eq(softcuda_control(line.c_str()), 0);
+  for (const char* function : {"cuPointerGetAttribute", "cuPointerGetAttributes"}) {
+    const std::string line = std::string("fail ") + function + " times=1000 error=" + errors[_i];
+    ck_assert_int_eq(softcuda_control(line.c_str()), 0);
+  }
   ck_assert(cuda().is_device(memory.at(3)) && cuda().any_device(&device, 1));
   ck_assert(!cuda().is_device(nullptr) && !cuda().any_device(&host, 1));
   ck_assert_int_eq(cuda().gather(back, &host, 1, 0, 8), 0);
@@ -194,6 +196,46 @@ TEST(copy_waits_for_no_stream_of_the_application) {
   ck_assert(memory.bytes() == bytes);
   ck_assert(theirs.bytes() != bytes);
   ck_assert_int_eq(cuStreamDestroy_v2(stream), kSuccess);
+}
+
+/// The null stream executes a fill after its call has returned, and the provider's stream does not
+/// wait for it.
+TEST(copy_reads_what_was_written_before) {
+  const DeviceMemory memory(8), other(8);
+  for (const char value : {'a', 'b'}) {
+    std::vector<char> back(8);
+    ck_assert_int_eq(cuMemsetD8_v2(other.pointer(), static_cast<unsigned char>(value), 8), 0);
+    ck_assert_int_eq(cuMemcpyDtoD_v2(memory.pointer(), other.pointer(), 8), 0);
+    ck_assert_int_eq(cuda().copy(back.data(), memory.at(0), 8), 0);
+    ck_assert(back == std::vector<char>(8, value));
+  }
+  ck_assert_uint_eq(softcuda_calls("cuPointerSetAttribute"), 1);
+}
+
+TEST(copied_bytes_stay_though_the_memory_was_filled_before) {
+  const DeviceMemory memory(8);
+  const std::vector<char> bytes(8, 'x');
+  ck_assert_int_eq(cuMemsetD8_v2(memory.pointer(), 0, 8), 0);
+  ck_assert_int_eq(cuda().copy(memory.at(0), bytes.data(), 8), 0);
+  ck_assert_int_eq(cuStreamSynchronize(nullptr), 0);
+  ck_assert(memory.bytes() == bytes);
+}
+
+/// Memory of cuMemCreate() refuses.
+TEST(each_allocation_is_made_synchronous_once, 2) {
+  erdma::test::g_made_by = erdma::test::MadeBy(_i);
+  for (unsigned allocations = 1; allocations <= 3; ++allocations) {
+    const DeviceMemory memory(8);
+    for (int copies = 0; copies < 3; ++copies)
+      ck_assert_int_eq(cuda().copy(memory.at(1), "1234567", 7), 0);
+    erdma::hmem::Allocation found;
+    ck_assert(cuda().allocation(memory.at(5), found));
+    const unsigned long calls = softcuda_calls(nullptr);
+    cuda().make_synchronous(found);
+    ck_assert_uint_eq(softcuda_calls(nullptr), calls);
+    ck_assert_uint_eq(softcuda_calls("cuPointerSetAttribute"), allocations);
+  }
+  ck_assert(erdma::test::g_log.empty());
 }
 
 /// The first copy also creates the stream.

@@ -40,6 +40,7 @@ const std::set<std::string, std::less<>> kUnsafe = {
     "cuMemcpyDtoH",
     "cuMemcpyHtoD",
     "cuMemsetD8",
+    "cuPointerSetAttribute",
     "cuStreamCreate",
     "cuStreamDestroy",
     "cuStreamQuery",

@@ -1,6 +1,8 @@
 // Copies, streams and events. An asynchronous operation happens at a synchronisation, or at the
 // second query of its stream or event, and not before. An application that does not wait finds the
-// old bytes.
+// old bytes. Fills, and copies within devices, are asynchronous, too, although CUDA calls them
+// synchronous.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -35,12 +37,26 @@ Result run(StreamState& stream) {
   return std::exchange(stream.failed, kSuccess);
 }
 
+/// Adds a synchronous operation on the memory to the null stream. It is executed later, unless the
+/// attribute CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of its memory is set. Caller holds the mutex.
+Result synchronous(State& s, const Allocation& to, const Allocation& from,
+                   std::function<Result()> operation) {
+  s.null_stream.pending.push_back({std::move(operation), {to.buffer_id, from.buffer_id}});
+  return to.sync_memops || from.sync_memops ? run(s.null_stream) : kSuccess;
+}
+
 Result now(const char* function, DevicePointer to, DevicePointer from, size_t length) {
   if (const Result rc = enter(function, Needs::context)) return rc;
   State& s = state();
   std::lock_guard guard(s.mutex);
+  const Device by = current_context()->device;
+  const Allocation *target = s.find(to, 1), *source = s.find(from, 1);
+  if (length > 0 && (!reach(s, to, length, by) || !reach(s, from, length, by)))
+    return kInvalidValue;
+  if (target && source)
+    return synchronous(s, *target, *source, [=, &s] { return copy(s, to, from, length, by); });
   if (const Result rc = run(s.null_stream)) return rc;
-  return copy(s, to, from, length, current_context()->device);
+  return copy(s, to, from, length, by);
 }
 
 Result later(const char* function, DevicePointer to, DevicePointer from, size_t length,
@@ -64,6 +80,14 @@ DevicePointer address(const void* pointer) {
 }
 
 }  // namespace
+
+void finish_synchronous(const Allocation& memory) {
+  StreamState& stream = state().null_stream;
+  const auto concerned = [&](const Pending& one) {
+    return std::ranges::find(one.synchronous, memory.buffer_id) != std::end(one.synchronous);
+  };
+  if (std::ranges::any_of(stream.pending, concerned)) stream.failed = run(stream);
+}
 
 StreamState* stream_of(Stream stream) {
   State& s = state();
@@ -108,10 +132,14 @@ Result cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t length) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   if (length == 0) return kSuccess;
-  std::byte* target = s.find(to, 1) ? reach(s, to, length, current_context()->device) : nullptr;
-  if (!target) return kInvalidValue;
-  std::memset(target, value, length);
-  return kSuccess;
+  const Allocation* const filled = s.find(to, 1);
+  const Device by = current_context()->device;
+  if (!filled || !s.bytes(to, length, by)) return kInvalidValue;
+  return synchronous(s, *filled, *filled, [=, &s] {
+    std::byte* const target = s.bytes(to, length, by);
+    if (target) std::memset(target, value, length);
+    return target ? kSuccess : kInvalidValue;
+  });
 }
 
 Result cuStreamCreate(Stream* stream, unsigned) {

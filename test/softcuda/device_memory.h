@@ -20,6 +20,12 @@ enum class MadeBy {
 };
 inline MadeBy g_made_by = MadeBy::allocation;
 
+/// Fills device memory and waits until it has the bytes.
+inline void fill_memory(DevicePointer to, char value, size_t length) {
+  ck_assert_int_eq(cuMemsetD8_v2(to, static_cast<unsigned char>(value), length), 0);
+  ck_assert_int_eq(cuStreamSynchronize(nullptr), 0);
+}
+
 /// An allocation of the simulated GPU, for tests that link libcuda.so.1. Its context becomes
 /// current in the calling thread.
 class DeviceMemory {

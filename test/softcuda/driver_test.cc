@@ -118,6 +118,27 @@ TEST(asynchronous_copy_is_not_done_before_it_is_waited_for) {
   ck_assert_int_eq(cuMemcpyDtoDAsync_v2(other, memory, 32, stream), kInvalidHandle);
 }
 
+/// CUDA calls these operations synchronous. The attribute makes them so.
+TEST(fill_and_copy_within_devices_end_later_unless_their_memory_says_otherwise) {
+  begin();
+  const DevicePointer from = allocate(32), to = allocate(32), other = allocate(32);
+  const auto seen = [](DevicePointer memory) {
+    return *static_cast<char*>(softcuda_alias(reinterpret_cast<void*>(memory), 1));
+  };
+  const unsigned on = 1;
+  ck_assert_int_eq(cuMemsetD8_v2(from, 'a', 32), kSuccess);
+  ck_assert_int_eq(cuMemcpyDtoD_v2(to, from, 32), kSuccess);
+  ck_assert_int_eq(cuPointerSetAttribute(&on, kPointerSyncMemops, other), kSuccess);
+  ck_assert(seen(from) == 0 && seen(to) == 0);
+  ck_assert_int_eq(cuPointerSetAttribute(&on, kPointerSyncMemops, to), kSuccess);
+  ck_assert(seen(from) == 'a' && seen(to) == 'a');
+  ck_assert_int_eq(cuMemsetD8_v2(from, 'b', 32), kSuccess);
+  ck_assert_int_eq(seen(from), 'a');
+  ck_assert_int_eq(cuMemFree_v2(from), kSuccess);
+  ck_assert_int_eq(cuMemsetD8_v2(to, 'c', 32), kSuccess);
+  ck_assert_int_eq(seen(to), 'c');
+}
+
 TEST(calls_need_cuInit_and_a_context_of_the_thread) {
   DevicePointer made = 0;
   unsigned type = 0;
@@ -246,6 +267,7 @@ TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
   for (unsigned char fill = 1; fill <= 2; ++fill) {
     const DevicePointer memory = allocate(100);
     ck_assert_int_eq(cuMemsetD8_v2(memory, fill, 100), kSuccess);
+    ck_assert_int_eq(cuStreamSynchronize(nullptr), kSuccess);
     ck_assert_int_eq(cuIpcGetMemHandle(&handle, memory), kSuccess);
     ck_assert_int_eq(write(to_child[1], &handle, sizeof(handle)), sizeof(handle));
     if (fill == 2) break;
@@ -330,6 +352,7 @@ TEST(dmabuf_shows_the_bytes_of_the_device) {
   begin();
   const DevicePointer memory = allocate(8192);
   ck_assert_int_eq(cuMemsetD8_v2(memory + 5000, 3, 1), kSuccess);
+  ck_assert_int_eq(cuStreamSynchronize(nullptr), kSuccess);
   int fd = -1;
   const auto get = [&](DevicePointer from, size_t size) {
     return cuMemGetHandleForAddressRange(&fd, from, size, kRangeHandleDmabufFd, 0);

@@ -41,7 +41,9 @@ Result map(State& s, int fd, size_t size, uintptr_t hint, Allocation& made) {
   return kSuccess;
 }
 
+/// Like a driver, waits for the operations on the memory. Caller holds the mutex.
 void unmap(const Allocation& gone) {
+  finish_synchronous(gone);
   munmap(reinterpret_cast<void*>(gone.base), pages(gone.size));
   munmap(gone.alias, pages(gone.size));
   close(gone.fd);
@@ -230,10 +232,11 @@ Result cuPointerSetAttribute(const void* value, int attribute, DevicePointer poi
   State& s = state();
   std::lock_guard guard(s.mutex);
   Allocation* found = s.find(pointer, 1);
-  if (!found || attribute != kPointerSyncMemops) return kInvalidValue;
+  if (!found || found->physical || attribute != kPointerSyncMemops) return kInvalidValue;
   unsigned on = 0;
   std::memcpy(&on, value, sizeof(on));
   found->sync_memops = on != 0;
+  if (on) finish_synchronous(*found);
   return kSuccess;
 }
 

@@ -63,6 +63,9 @@ struct Reservation {
 
 struct Pending {
   std::function<Result()> copy;
+  /// Buffer ids of the memory of a synchronous operation that the null stream has not executed when
+  /// its call returns; a 0 is none.
+  uint64_t synchronous[2] = {};
 };
 /// A capture of a stream into a graph.
 struct Capture {
@@ -135,6 +138,9 @@ Result enter(const char* function, Needs needs);
 
 /// Returns the stream of the handle; null: it does not exist (any more). Caller holds the mutex.
 StreamState* stream_of(Stream stream);
+/// Executes the null stream if a synchronous operation on this memory is pending in it. Caller
+/// holds the mutex.
+void finish_synchronous(const Allocation& memory);
 /// Returns the error of a call that a capture forbids to this thread, and ends the capture; else
 /// kSuccess. Caller holds the mutex.
 Result refuse_beside_captures(State& state, const std::string& function);

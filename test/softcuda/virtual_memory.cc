@@ -201,6 +201,7 @@ Result cuMemUnmap(DevicePointer address, size_t size) {
   const auto found = s.allocations.find(address);
   if (found == s.allocations.end() || !found->second.physical || found->second.size != size)
     return kInvalidValue;
+  finish_synchronous(found->second);
   clear(reinterpret_cast<void*>(address), size);
   clear(found->second.alias, size);
   close(found->second.fd);

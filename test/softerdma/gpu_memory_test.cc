@@ -9,6 +9,7 @@
 #undef ibv_reg_mr
 
 using erdma::test::DeviceMemory;
+using erdma::test::fill_memory;
 using namespace erdma::hmem::cuda_api;
 using namespace softerdma::test;
 
@@ -54,7 +55,7 @@ TEST(adapter_moves_bytes_between_gpus, 2) {
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
     Side& poster = sides[opcode == IBV_WR_RDMA_READ];
     const bool reads = opcode == IBV_WR_RDMA_READ;
-    cuMemsetD8_v2(to.pointer(), 0, kBytes);
+    fill_memory(to.pointer(), 0, kBytes);
     ibv_sge sge{(reads ? to : from).pointer() + 100, 5000, (reads ? target : source)->lkey};
     ibv_send_wr wr = poster.request(opcode, &sge, sides[0]);
     wr.wr.rdma.remote_addr = (reads ? from : to).pointer() + 100;

@@ -78,6 +78,18 @@ TEST(address_that_comes_back_is_registered_anew, 2) {
   ck_assert_uint_eq(scene.key(*memory), after);
 }
 
+/// The adapter does not wait for the null stream.
+TEST(registered_memory_has_what_was_written_before) {
+  Scene scene;
+  const DeviceMemory memory(8192);
+  for (const char value : {'a', 'b'}) {
+    ck_assert_int_eq(cuMemsetD8_v2(memory.pointer(), static_cast<unsigned char>(value), 8192), 0);
+    (void)scene.key(memory);
+    ck_assert(memory.bytes() == std::vector<char>(8192, value));
+  }
+  ck_assert_uint_eq(softcuda_calls("cuPointerSetAttribute"), 1);
+}
+
 TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   ways(0, 0);
   Scene scene;

@@ -149,7 +149,10 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
     if (const int rc = register_for_peers(*region, memory)) return rc;
   const transport::Dmabuf* const file = memory.dmabuf();
   transport::DeviceMemoryKeeper* const early = memory.device ? x_keeper.load() : nullptr;
-  if (early) region->keep(*early, file);
+  if (early)
+    region->keep(*early, file);
+  else if (memory.device)
+    x_attributes.make_synchronous(memory);
   util::Guard guard(x_lock);
   transport::DeviceMemoryKeeper* const late = memory.device ? x_keeper.load() : nullptr;
   if (late && !early) region->keep(*late, file);

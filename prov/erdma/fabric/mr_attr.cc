@@ -62,6 +62,12 @@ int RegionAttributes::take(const fi_mr_attr& attr, uint64_t flags,
   return check_memory(attr, memory);
 }
 
+void RegionAttributes::make_synchronous(const NamedMemory& memory) const noexcept {
+  hmem::Allocation found;
+  for (size_t i = 0; i < memory.count; ++i)
+    if (x_cuda->allocation(memory.iov[i].iov_base, found)) x_cuda->make_synchronous(found);
+}
+
 int RegionAttributes::check(const fi_mr_attr& attr, uint64_t flags) const noexcept {
   if (flags & ~(kIgnoredFlags | (x_has_dmabuf ? kMrDmabuf : 0))) return -FI_EBADFLAGS;
   if (attr.access & ~kAccess || attr.offset) return -FI_EINVAL;

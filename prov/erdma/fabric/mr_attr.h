@@ -34,6 +34,8 @@ class RegionAttributes {
 
   bool permit_device_memory() const noexcept { return x_cuda != nullptr; }
   int take(const fi_mr_attr& attr, uint64_t flags, NamedMemory& memory) const noexcept;
+  /// hmem::Cuda::make_synchronous() for device memory.
+  void make_synchronous(const NamedMemory& memory) const noexcept;
 
  private:
   int check(const fi_mr_attr& attr, uint64_t flags) const noexcept;

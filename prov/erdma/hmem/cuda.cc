@@ -110,7 +110,7 @@ bool Cuda::covers(const void* pointer, size_t length) const noexcept {
     if (!allocation(pointer_to(at), found)) return false;
     const size_t here = found.base + found.size - at;
     if (length <= here) return true;
-    if (x_api.context_of(pointer)) return false;  // not made by cuMemMap()
+    if (x_api.facts_of(pointer).context) return false;  // not made by cuMemMap()
     at += here;
     length -= here;
   }
@@ -164,6 +164,23 @@ int Cuda::why_no_dmabuf(Result error, const void* pointer) const noexcept {
   return exists ? -FI_EINVAL : -FI_EOPNOTSUPP;
 }
 
+// --- operations of the application --------------------------------------------------------------
+
+void Cuda::make_synchronous(const Allocation& memory) noexcept {
+  if (!usable() || asked_at(memory.id).load(std::memory_order_relaxed) == memory.id) return;
+  const EnteredContext in(x_api, pointer_to(memory.base));
+  if (in.get()) make_synchronous(in);
+}
+
+void Cuda::make_synchronous(const EnteredContext& in) noexcept {
+  constexpr unsigned kOn = 1;
+  std::atomic<uint64_t>& asked = asked_at(in.id());
+  if (!in.id() || asked.load(std::memory_order_relaxed) == in.id()) return;
+  if (x_api.cuPointerSetAttribute)
+    (void)x_api.cuPointerSetAttribute(&kOn, kPointerSyncMemops, address_of(in.memory()));
+  asked.store(in.id(), std::memory_order_relaxed);
+}
+
 // --- copies -------------------------------------------------------------------------------------
 
 /// Finds or creates the stream of `context`, which is the current one; each context has a stream of
@@ -192,7 +209,10 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
   if (length == 0) return 0;
   std::optional<EnteredContext> in;
   if (usable()) in.emplace(x_api, to, from);
-  if (in && in->get()) return copy_in(in->get(), to, from, length);
+  if (in && in->get()) {
+    make_synchronous(*in);
+    return copy_in(in->get(), to, from, length);
+  }
   const char* why = "the CUDA driver does not know it, it may have been freed";
   if (!in)
     why = "CUDA can't be used in a forked process";

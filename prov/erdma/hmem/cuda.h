@@ -2,6 +2,8 @@
 
 #include <sys/uio.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -65,6 +67,13 @@ class Cuda final : public DeviceMemory {
   /// allocation. Other errors may not recur.
   util::Result<util::Fd> export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
 
+  /// Makes CUDA finish what it calls synchronous operations on the allocation (cudaMemset(), and
+  /// cudaMemcpy() within devices) before the call that began them returns; otherwise they may end
+  /// later, and transfers do not wait for them. Waits for those that are under way. CUDA is asked
+  /// once for each allocation, and later calls only look that up. It refuses memory of
+  /// cuMemCreate() and of pools. copy() does the same for the first pointer that is device memory.
+  void make_synchronous(const Allocation& memory) noexcept;
+
   /// False in a forked child.
   bool usable() const noexcept { return x_epoch == util::process_epoch(); }
   /// CUDA IPC: memory that is shared with other processes of the host.
@@ -100,11 +109,16 @@ class Cuda final : public DeviceMemory {
     return copy(to, from, length);
   }
   int copy_in(cuda_api::Context context, void* to, const void* from, size_t length) noexcept;
+  void make_synchronous(const cuda_api::EnteredContext& in) noexcept;
+  std::atomic<uint64_t>& asked_at(uint64_t id) noexcept { return x_asked[id % x_asked.size()]; }
 
   const cuda_api::Functions x_api;
   const uint32_t x_epoch;
   std::mutex x_mutex;  ///< protects x_streams
   std::vector<StreamOf> x_streams;
+  /// Buffer ids of the allocations for which make_synchronous() asked CUDA, each at its remainder.
+  /// CUDA numbers allocations in turn. If two have the same place, CUDA is asked again.
+  std::array<std::atomic<uint64_t>, 1024> x_asked{};
   const std::unique_ptr<CudaIpc> x_ipc;
 };
 

@@ -47,10 +47,16 @@ Device Functions::device_of(const void* pointer) const noexcept {
   return rc == kSuccess ? device : -1;
 }
 
-Context Functions::context_of(const void* pointer) const noexcept {
-  Context context = nullptr;
-  const Result rc = cuPointerGetAttribute(&context, kPointerContext, address_of(pointer));
-  return rc == kSuccess ? context : nullptr;
+/// Pinned host memory has a context and a buffer id, too.
+MemoryFacts Functions::facts_of(const void* pointer) const noexcept {
+  unsigned type = 0;
+  unsigned long long id = 0;
+  MemoryFacts found;
+  int attributes[] = {kPointerContext, kPointerMemoryType, kPointerBufferId};
+  void* values[] = {&found.context, &type, &id};
+  if (cuPointerGetAttributes(3, attributes, values, address_of(pointer)) != kSuccess) return {};
+  if (type == kMemoryDevice) found.id = id;
+  return found;
 }
 
 bool Functions::range(const void* pointer, uintptr_t& base, size_t& size) const noexcept {
@@ -106,8 +112,15 @@ EnteredContext::~EnteredContext() {
 
 Context EnteredContext::find(const void* one, const void* other) noexcept {
   Context found = nullptr;
-  for (const void* pointer : {one, other})
-    if (pointer && (found = x_api.context_of(pointer))) return found;
+  for (const void* pointer : {one, other}) {
+    if (!pointer) continue;
+    const MemoryFacts facts = x_api.facts_of(pointer);
+    if (facts.id && !x_id) {
+      x_memory = pointer;
+      x_id = facts.id;
+    }
+    if (facts.context) return facts.context;
+  }
   for (const void* pointer : {one, other}) {
     if (!x_api.is_device(pointer)) continue;
     x_primary.emplace(x_api, x_api.device_of(pointer));

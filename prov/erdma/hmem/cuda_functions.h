@@ -11,6 +11,8 @@
   F(cuInit, (unsigned flags))                                                              \
   F(cuDeviceGetCount, (int* count))                                                        \
   F(cuPointerGetAttribute, (void* value, int attribute, DevicePointer pointer))            \
+  F(cuPointerGetAttributes,                                                                \
+    (unsigned count, int* attributes, void** values, DevicePointer pointer))               \
   F(cuMemGetAddressRange_v2, (DevicePointer * base, size_t * size, DevicePointer pointer)) \
   F(cuCtxGetCurrent, (Context * context))                                                  \
   F(cuCtxPushCurrent_v2, (Context context))                                                \
@@ -22,6 +24,7 @@
 // CUDA 11.7, cuThreadExchangeStreamCaptureMode with 10.1.
 #define ERDMA_CUDA_OPTIONAL(F)                                                              \
   F(cuDeviceGetAttribute, (int* value, int attribute, Device device))                       \
+  F(cuPointerSetAttribute, (const void* value, int attribute, DevicePointer pointer))       \
   F(cuMemGetHandleForAddressRange,                                                          \
     (void* handle, DevicePointer pointer, size_t size, int type, unsigned long long flags)) \
   F(cuDevicePrimaryCtxRetain, (Context * context, Device device))                           \
@@ -57,6 +60,12 @@ namespace erdma::hmem::cuda_api {
 /// What the driver says of memory; unknown: it fails.
 enum class MemoryKind : uint8_t { host, device, unknown };
 
+/// What one call of the driver says of memory.
+struct MemoryFacts {
+  Context context = nullptr;  ///< the context that the memory belongs to; null: there is none
+  uint64_t id = 0;            ///< the buffer id of device memory; 0: it is host memory
+};
+
 /// The functions of the driver, and queries that all their users need.
 struct Functions {
 #define ERDMA_CUDA_MEMBER(name, parameters) Result(*name) parameters;
@@ -75,8 +84,7 @@ struct Functions {
   }
   /// The device that holds the memory; -1: it is not device memory.
   Device device_of(const void* pointer) const noexcept;
-  /// The context that the memory belongs to; null: it belongs to none, or is not device memory.
-  Context context_of(const void* pointer) const noexcept;
+  MemoryFacts facts_of(const void* pointer) const noexcept;
   /// Finds the allocation that contains the pointer. Drivers before CUDA 10.2 need a context, of
   /// the memory or of the thread, for that. False: it is not found.
   bool range(const void* pointer, uintptr_t& base, size_t& size) const noexcept;
@@ -138,6 +146,10 @@ class EnteredContext {
   ~EnteredContext();
   /// The context that was entered; null: there is none.
   Context get() const noexcept { return x_context; }
+  /// The first of the pointers that is device memory, and the buffer id of that memory; null and 0:
+  /// there is none before the pointer that has the context.
+  const void* memory() const noexcept { return x_memory; }
+  uint64_t id() const noexcept { return x_id; }
 
  private:
   Context find(const void* one, const void* other) noexcept;
@@ -146,6 +158,8 @@ class EnteredContext {
   const BesideCaptures x_beside;
   std::optional<PrimaryContext> x_primary;
   Context x_context = nullptr;
+  const void* x_memory = nullptr;
+  uint64_t x_id = 0;
 };
 
 }  // namespace erdma::hmem::cuda_api

@@ -21,6 +21,7 @@ int CudaIpc::share(const void* pointer, IpcHandle& handle, uint64_t& offset) noe
   Allocation memory;
   if (!x_cuda.allocation(pointer, memory)) return -FI_EOPNOTSUPP;
   offset = address_of(pointer) - memory.base;
+  x_cuda.make_synchronous(memory);
   const std::lock_guard guard(x_mutex);
   auto at = std::find_if(x_exports.begin(), x_exports.end(),
                          [&](const Export& one) { return one.memory.base == memory.base; });

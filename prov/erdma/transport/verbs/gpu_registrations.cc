@@ -213,6 +213,7 @@ util::Result<GpuRegion*> GpuRegistrations::hold(const hmem::Allocation& part, in
     if (GpuRegion* const known = find(part, rights, stale)) return add_user(*known);
     if (x_refusals.contains(gpu, part.id)) return -FI_EOPNOTSUPP;
   }
+  x_cuda.make_synchronous(part);
   GpuRefusal why;
   std::unique_ptr<GpuRegion> made = make(part, rights, why);
   if (!made && why.want_of_room()) made = make_with_room(part, rights, why);
