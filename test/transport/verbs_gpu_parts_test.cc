@@ -1,4 +1,6 @@
 // Tests which memory of GPUs is registered with the NIC: of several GPUs, and of long allocations.
+#include <dlfcn.h>
+
 #include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/open_region.h"
 #include "transport/verbs_gpu_scene.h"
@@ -27,6 +29,35 @@ TEST(one_gpu_without_a_way_leaves_the_others_theirs) {
     ck_assert_int_eq(scene.registrations.acquire(memory->at(0), 8192, kReads, made),
                      -FI_EOPNOTSUPP);
   ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), exports);
+  ck_assert(warnings().empty());
+}
+
+/// A module that pins memory of a GPU may refuse some of it. The NIC reaches the rest, also if a
+/// region of the application shows that only after the refusal.
+TEST(one_allocation_that_can_not_be_pinned_leaves_the_others_theirs, 3) {
+  ways(1, 0);
+  Scene scene;
+  const DeviceMemory pinned(8192), refused(8192), other(8192);
+  const auto control =
+      reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  transport::verbs::GpuMemoryRegistrar registrar(*scene.device, *hmem::Cuda::get());
+  const auto open_region = [&] {
+    ck_assert(bool(registrar.open({pinned.at(0), 8192}, nullptr, true, false)));
+  };
+  Registration made;
+  if (_i == 0) (void)scene.key(pinned);
+  if (_i == 1) open_region();
+  ck_assert_int_eq(control("reg errno=EFAULT times=1"), 0);
+  ck_assert_int_eq(scene.registrations.acquire(refused.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
+  const std::string said = warnings();
+  ck_assert(contains(said, "nvidia-peermem") == (_i == 2));
+  if (_i == 2) open_region();
+  if (_i < 2) {
+    ck_assert(contains(said, "some GPU memory"));
+    ck_assert_int_eq(scene.registrations.acquire(refused.at(0), 8192, kReads, made),
+                     -FI_EOPNOTSUPP);
+  }
+  (void)scene.key(other);
   ck_assert(warnings().empty());
 }
 

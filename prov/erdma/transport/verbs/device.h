@@ -96,12 +96,24 @@ class Device {
   /// A registration failed with errno `error`, which this call keeps. True: another attempt may
   /// succeed. The caller holds no lock of the cache.
   bool ask_for_room(int error) const noexcept;
+  /// Memory of this GPU was registered by its address, so a module for that is loaded and works.
+  /// The number is CUDA's; -1: unknown.
+  void pins_gpu(int gpu) const noexcept {
+    x_pinned_gpus.fetch_or(gpu_bit(gpu), std::memory_order_relaxed);
+  }
+  bool has_pinned_gpu(int gpu) const noexcept {
+    return (x_pinned_gpus.load(std::memory_order_relaxed) & gpu_bit(gpu)) != 0;
+  }
   /// A queue pair is kept until the process ends. So are the objects that it needs, because the
   /// kernel would destroy it together with the context, and wait.
   void leave_open() const noexcept { x_left_open.store(true, std::memory_order_relaxed); }
 
  private:
   Device() = default;
+  static uint64_t gpu_bit(int gpu) noexcept {
+    return gpu >= 0 && gpu < 64 ? uint64_t(1) << gpu : 0;
+  }
+
   std::string x_name;
   util::SocketAddress x_address;
   std::string x_host;  ///< the address as text
@@ -116,6 +128,7 @@ class Device {
   ForkSafety x_fork_safety = ForkSafety::none;
   mutable std::atomic<bool> x_left_open{false};
   mutable std::atomic<bool> x_gone{false};
+  mutable std::atomic<uint64_t> x_pinned_gpus{0};  ///< a bit for each
   mutable std::atomic<RegionEvictor*> x_evictor{nullptr}, x_gpu_evictor{nullptr};
 };
 

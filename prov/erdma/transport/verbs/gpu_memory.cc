@@ -80,8 +80,9 @@ bool GpuRefusal::final() const noexcept {
 }
 
 /// By its address, memory is refused with the same errors whether or not nvidia-peermem is loaded.
+/// But the module is, if it took other memory.
 bool GpuRefusal::for_all() const noexcept {
-  return absent(as_dmabuf) && never(by_address);
+  return absent(as_dmabuf) && never(by_address) && !pins_others;
 }
 
 int GpuRefusal::want_of_room() const noexcept {
@@ -114,6 +115,11 @@ MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const i
   if (region) return region;
   region.reset(ibv_reg_mr(device.pd(), memory.iov_base, memory.iov_len, access));
   why.by_address = errno;
+  const int gpu = cuda.gpu_of(memory.iov_base);
+  if (region)
+    device.pins_gpu(gpu);
+  else
+    why.pins_others = device.has_pinned_gpu(gpu);
   return region;
 }
 

@@ -27,6 +27,7 @@ inline constexpr char kNoWayRemedy[] =
 struct GpuRefusal {
   int as_dmabuf = 0;
   int by_address = 0;
+  bool pins_others = false;  ///< other memory of this GPU was registered by its address
 
   /// True if this memory can never be registered, rather than not this time.
   bool final() const noexcept;
