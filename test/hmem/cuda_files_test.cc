@@ -135,6 +135,20 @@ TEST(exported_memory_is_read_where_it_is_mapped) {
   }
 }
 
+/// A thread without a context copies to host memory in the primary context of the owner's device,
+/// which the application may release after the memory was mapped.
+TEST(mapping_is_opened_for_host_memory_only_where_a_copy_has_a_context) {
+  const DeviceMemory memory(std::vector<char>(1000, 'a')), here(8);
+  const Imported mapped = import(share(memory.at(0)), here.at(0));
+  for (int uses = 0; uses < 2; ++uses) ck_assert_int_eq(cuDevicePrimaryCtxRelease_v2(0), 0);
+  ck_assert_int_eq(cuda().ipc().open(mapped.handle, nullptr).error(), -FI_EOPNOTSUPP);
+  ck_assert(bool(cuda().ipc().open(mapped.handle, here.at(0))));
+  Context context = nullptr;
+  ck_assert_int_eq(cuDevicePrimaryCtxRetain(&context, 0), 0);
+  ck_assert(bool(cuda().ipc().open(mapped.handle, nullptr)));
+  for (int uses = 0; uses < 3; ++uses) cuda().ipc().close(mapped.handle);
+}
+
 /// The new mapping has the same address, as in an allocator that grows and shrinks a range.
 TEST(memory_that_is_mapped_anew_has_another_name) {
   auto memory = std::make_unique<DeviceMemory>(kPiece);

@@ -119,7 +119,7 @@ util::Result<IpcMemory> CudaFiles::import_file(const util::Fd& file, size_t size
   const Held physical(x_api, imported);
   const std::lock_guard guard(x_mutex);
   x_mapped.reserve(x_mapped.size() + 1);
-  Mapped made{{{}, ++x_files_opened, IpcHandle::Kind::file}, {0, size}, 1, 0};
+  Mapped made{{{}, ++x_files_opened, IpcHandle::Kind::file}, {0, size}, 1, -1, 0};
   if (const int refused = map(physical, near, made)) return refused;
   FileName{made.memory.base, size, 0, 0}.put(made.handle);
   x_mapped.push_back(made);
@@ -131,12 +131,15 @@ util::Result<IpcMemory> CudaFiles::import_file(const util::Fd& file, size_t size
 
 int CudaFiles::map(const Held& physical, const void* near, Mapped& made) noexcept {
   DevicePointer base = 0;
+  MemAllocationProperties properties{};
+  if (!physical.properties(properties)) return -FI_EOPNOTSUPP;
+  made.owner = properties.location.id;
   Result rc = x_api.cuMemAddressReserve(&base, made.memory.size, 0, 0, 0);
   if (rc != kSuccess) return refuse("cuMemAddressReserve", rc);
   made.memory.base = base;
   rc = x_api.cuMemMap(base, made.memory.size, 0, physical.get(), 0);
   if (rc == kSuccess) {
-    const int refused = set_access(physical, near, made);
+    const int refused = give_access(made, near);
     if (refused) unmap(made.memory);
     return refused;
   }
@@ -147,16 +150,13 @@ int CudaFiles::map(const Held& physical, const void* near, Mapped& made) noexcep
 /// Gives read and write access to the device that holds the memory, which executes copies to host
 /// memory, and to the device of `near`. Copies run in any thread that makes progress, so without
 /// `near` the owning device must have an active primary context.
-int CudaFiles::set_access(const Held& physical, const void* near, Mapped& made) noexcept {
-  MemAllocationProperties properties{};
-  if (!physical.properties(properties)) return -FI_EOPNOTSUPP;
-  const Device owner = properties.location.id;
+int CudaFiles::give_access(Mapped& file, const void* near) noexcept {
   if (!near) {
-    const PrimaryContext primary(x_api, owner);
+    const PrimaryContext primary(x_api, file.owner);
     if (!primary.get()) return -FI_EOPNOTSUPP;
   }
-  Result rc = admit(made, owner);
-  if (rc == kSuccess && near) rc = admit(made, x_api.device_of(near));
+  Result rc = admit(file, file.owner);
+  if (rc == kSuccess && near) rc = admit(file, x_api.device_of(near));
   return rc == kSuccess ? 0 : refuse("cuMemSetAccess", rc);
 }
 
@@ -180,8 +180,7 @@ util::Result<IpcMemory> CudaFiles::open(const IpcHandle& handle, const void* nea
   const std::lock_guard guard(x_mutex);
   const auto known = find(handle);
   if (known == x_mapped.end()) return -FI_EOPNOTSUPP;
-  if (near)
-    if (const Result rc = admit(*known, x_api.device_of(near))) return refuse("cuMemSetAccess", rc);
+  if (const int refused = give_access(*known, near)) return refused;
   ++known->users;
   return known->memory;
 }

@@ -81,6 +81,7 @@ class CudaFiles {
   util::Result<IpcMemory> import_file(const util::Fd& file, size_t size, const void* near,
                                       IpcHandle& handle) noexcept;
   /// Adds a user to a mapping of import_file(), and gives access to the device of `near`.
+  /// -FI_EOPNOTSUPP: `near` is null, and the device that holds the memory has no context by now.
   util::Result<IpcMemory> open(const IpcHandle& handle, const void* near) noexcept;
   void close(const IpcHandle& handle) noexcept;
 
@@ -90,12 +91,13 @@ class CudaFiles {
     IpcHandle handle;
     IpcMemory memory;
     uint32_t users;
-    uint64_t devices;  ///< a bit for each device that has access
+    cuda_api::Device owner;  ///< holds the memory
+    uint64_t devices;        ///< a bit for each device that has access
   };
 
   std::vector<Mapped>::iterator find(const IpcHandle& handle) noexcept;
   int map(const Held& physical, const void* near, Mapped& made) noexcept;
-  int set_access(const Held& physical, const void* near, Mapped& made) noexcept;
+  int give_access(Mapped& file, const void* near) noexcept;
   void unmap(const IpcMemory& memory) noexcept;
   cuda_api::Result admit(Mapped& file, cuda_api::Device device) const noexcept;
   int refuse(const char* call, cuda_api::Result rc) noexcept;
