@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include <rdma/fi_errno.h>
@@ -209,6 +210,42 @@ TEST(memory_of_this_process_is_where_it_is) {
   cuda().ipc().close(ours.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 0);
+}
+
+/// The driver does not open a handle in the process that made it.
+TEST(memory_of_this_process_stays_open_until_it_is_closed) {
+  const DeviceMemory memory(1000);
+  const Shared ours = share(memory.at(10));
+  std::vector<std::unique_ptr<DeviceMemory>> others;
+  const auto share_others = [&] {
+    for (int i = 0; i < 100; ++i) {
+      others.push_back(std::make_unique<DeviceMemory>(8));
+      share(others.back()->at(0));
+    }
+  };
+  ck_assert(bool(cuda().ipc().open(ours.handle, nullptr)));
+  share_others();
+  auto opened = cuda().ipc().open(ours.handle, nullptr);
+  ck_assert_int_eq(opened.error(), 0);
+  ck_assert_uint_eq(opened->base, memory.pointer());
+  for (int users = 0; users < 3; ++users) cuda().ipc().close(ours.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
+  share_others();
+  ck_assert_int_eq(cuda().ipc().open(ours.handle, nullptr).error(), -FI_EOPNOTSUPP);
+}
+
+TEST(more_memory_of_this_process_may_be_open_than_is_kept) {
+  std::vector<std::unique_ptr<DeviceMemory>> memory;
+  std::vector<Shared> ours;
+  for (int i = 0; i < 100; ++i) {
+    memory.push_back(std::make_unique<DeviceMemory>(8));
+    ours.push_back(share(memory.back()->at(0)));
+    ck_assert(bool(cuda().ipc().open(ours.back().handle, nullptr)));
+  }
+  for (size_t i = 0; i < ours.size(); ++i) {
+    ck_assert_uint_eq(cuda().ipc().open(ours[i].handle, nullptr)->base, memory[i]->pointer());
+    for (int users = 0; users < 2; ++users) cuda().ipc().close(ours[i].handle);
+  }
 }
 
 TEST(handle_is_asked_for_once_per_allocation) {

@@ -11,8 +11,8 @@ using namespace cuda_api;
 
 namespace {
 
-/// The number of handles that are cached: getting one from the driver takes longer than everything
-/// else in this file.
+/// The number of handles that are cached, without those in use: getting one from the driver takes
+/// longer than everything else in this file.
 constexpr size_t kExports = 64;
 
 }  // namespace
@@ -29,16 +29,23 @@ int CudaIpc::share(const void* pointer, IpcHandle& handle, uint64_t& offset) noe
   if (!known ||
       (at->handle.kind == IpcHandle::Kind::file && !x_files.still_named(at->handle, pointer))) {
     // If an older allocation had this address, it was freed, and its handle is invalid.
-    if (at == x_exports.end() && x_exports.size() >= kExports)
-      at = x_exports.begin() + ptrdiff_t(x_next_export++ % kExports);
-    if (at == x_exports.end()) at = x_exports.insert(at, Export{});
-    *at = {memory, {{}, uint32_t(memory.id), IpcHandle::Kind::driver}, false};
+    if (at == x_exports.end()) at = room_for_export();
+    *at = {memory, {{}, uint32_t(memory.id), IpcHandle::Kind::driver}, false, 0};
     at->shared = x_files.name(memory, pointer, at->handle) || get_handle(*at);
   }
   handle = at->handle;
   return at->shared ? 0 : -FI_EOPNOTSUPP;
 } catch (const std::bad_alloc&) {
   return -FI_EOPNOTSUPP;
+}
+
+/// A new place, or that of an export that nobody in this process uses.
+std::vector<CudaIpc::Export>::iterator CudaIpc::room_for_export() {
+  for (size_t tried = 0; x_exports.size() >= kExports && tried < x_exports.size(); ++tried) {
+    const auto at = x_exports.begin() + ptrdiff_t(x_next_export++ % x_exports.size());
+    if (at->users == 0) return at;
+  }
+  return x_exports.insert(x_exports.end(), Export{});
 }
 
 bool CudaIpc::get_handle(Export& memory) noexcept {
@@ -59,8 +66,8 @@ bool CudaIpc::get_handle(Export& memory) noexcept {
 
 /// The export of this process that the handle names, or null. Such memory is used at its own
 /// address: the driver cannot open a handle in the process that created it.
-const CudaIpc::Export* CudaIpc::own(const IpcHandle& handle) const noexcept {
-  for (const Export& one : x_exports)
+CudaIpc::Export* CudaIpc::own(const IpcHandle& handle) noexcept {
+  for (Export& one : x_exports)
     if (one.shared && one.handle == handle) return &one;
   return nullptr;
 }
@@ -70,7 +77,10 @@ util::Result<IpcMemory> CudaIpc::open(const IpcHandle& handle, const void* near)
   if (handle.kind == IpcHandle::Kind::file) return x_files.open(handle, near);
   const std::lock_guard guard(x_mutex);
   if (!x_api.cuIpcGetMemHandle) return -FI_EOPNOTSUPP;
-  if (const Export* mine = own(handle)) return IpcMemory{mine->memory.base, mine->memory.size};
+  if (Export* const mine = own(handle)) {
+    ++mine->users;
+    return IpcMemory{mine->memory.base, mine->memory.size};
+  }
   for (Opened& known : x_opened) {
     if (!known.handle.same_name(handle)) continue;
     const bool mapped = is_mapped(known), same = known.handle.id == handle.id;
@@ -128,9 +138,13 @@ void CudaIpc::close(const IpcHandle& handle) noexcept {
   if (!x_cuda.usable()) return;
   if (handle.kind == IpcHandle::Kind::file) return x_files.close(handle);
   const std::lock_guard guard(x_mutex);
+  if (Export* const mine = own(handle)) {
+    if (mine->users > 0) --mine->users;
+    return;
+  }
   const auto at = std::find_if(x_opened.begin(), x_opened.end(),
                                [&](const Opened& one) { return one.handle == handle; });
-  if (at == x_opened.end() || --at->users > 0) return;  // memory of this process, or still in use
+  if (at == x_opened.end() || --at->users > 0) return;
   const Opened gone = *at;
   x_opened.erase(at);
   if (!is_mapped(gone)) return;

@@ -45,7 +45,8 @@ class CudaIpc {
   struct Export {
     Allocation memory;
     IpcHandle handle;
-    bool shared;  ///< false: the driver refused
+    bool shared;     ///< false: the driver refused
+    uint32_t users;  ///< calls of open() in this process without one of close()
   };
   struct Opened {
     IpcHandle handle;
@@ -56,7 +57,8 @@ class CudaIpc {
   };
 
   bool get_handle(Export& memory) noexcept;
-  const Export* own(const IpcHandle& handle) const noexcept;
+  std::vector<Export>::iterator room_for_export();
+  Export* own(const IpcHandle& handle) noexcept;
   bool is_mapped(const Opened& opened) const noexcept;
   int map(Opened& made, const void* near) noexcept;
 
