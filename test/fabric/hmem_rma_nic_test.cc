@@ -140,7 +140,8 @@ TEST(who_only_reads_flushes_its_own_memory) {
   ck_assert_mem_eq(sink, bytes.data() + 100, 4);
 }
 
-/// A read of 0 bytes flushes at any address, even behind the end. Without a valid key it fails.
+/// A read of 0 bytes flushes at any address of the region, even at its end. Without a valid key it
+/// does nothing.
 TEST(read_of_nothing_flushes) {
   Flushed ports;
   const size_t offsets[] = {0, 1000, 1 << 20};
@@ -153,6 +154,32 @@ TEST(read_of_nothing_flushes) {
   }
   ck_assert_int_eq(fi_read(ports.b.ep, nullptr, 0, nullptr, ports.itself, 0, 12345, &ports), 0);
   ports.expect(ports.b, FI_RMA | FI_READ, &ports);
+}
+
+/// Only a read whose key names no memory that the NIC writes has nothing to flush.
+TEST(read_of_nothing_that_can_not_flush_is_an_error) {
+  Flushed ports;
+  Memory other(true, std::vector<char>(4096));
+  Region write_only(ports.root, other.at(), 4096, FI_REMOTE_WRITE);
+  const struct {
+    uint64_t address, key;
+  } wrong[] = {{uint64_t(other.at()), write_only.key()},
+               {ports.at(0) - 1, ports.region.key()},
+               {ports.at(0) + (1 << 20) + 1, ports.region.key()}};
+  for (const auto& [address, key] : wrong) {
+    fi_context context;
+    ck_assert_int_eq(fi_read(ports.b.ep, nullptr, 0, nullptr, ports.itself, address, key, &context),
+                     0);
+    const fi_cq_err_entry error = ports.b.wait_error();
+    ck_assert_int_eq(error.err, FI_EACCES);
+    ck_assert_ptr_eq(error.op_context, &context);
+  }
+  const fi_rma_iov pieces[] = {{ports.at(0), 0, ports.region.key()},
+                               {ports.at(8), 0, ports.region.key()}};
+  const iovec into{ports.scratch, 0};
+  const fi_msg_rma two{&into, nullptr, 1, ports.itself, pieces, 2, &ports, 0};
+  ck_assert_int_eq(fi_readmsg(ports.b.ep, &two, 0), 0);
+  ck_assert_int_eq(ports.b.wait_error().err, FI_EOPNOTSUPP);
 }
 
 /// The read returns the GPU's data: the bytes that a kernel wrote.

@@ -43,6 +43,22 @@ void tell_refused(const Peer& peer, const char* purpose) noexcept {
              peer.address.to_string().c_str(), purpose);
 }
 
+/// Returns why an endpoint's empty read of its own device memory flushed nothing, as a packet
+/// carries it; 0: it names no such memory, and there is nothing to flush.
+int empty_flush(const Peer& peer, const Request& request, Regions& known) noexcept {
+  for (size_t i = 0; i < request.segment_count; ++i) {
+    const wire::Segment& segment = request.segments[i];
+    const Region* const region = known.region(segment.key);
+    if (!region || !region->device || !region->registered) continue;
+    Request byte;
+    byte.segments[0] = {segment.address, segment.key, 1};
+    const int refused = byte.locate(&known, FI_REMOTE_READ);
+    if (refused) tell_refused(peer, "to flush");
+    if (refused || must_flush(peer, byte)) return refused ? refused : -FI_EOPNOTSUPP;
+  }
+  return 0;
+}
+
 void hold_regions(Service& service) noexcept {
   for (size_t i = 0; i < service.request.memory.count; ++i)
     service.uses[i] = RegionUse(*service.request.regions[i]);
@@ -132,8 +148,12 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
     tell_refused(peer, writes ? "to write" : "to read");
     return x_controls.send_fin(peer, request.initiator(), rc);
   }
-  if (x_devices) [[unlikely]]
+  if (x_devices) [[unlikely]] {
     if (request.device()) return on_device_transfer(peer, link, request, access);
+    const bool flushes = !writes && request.total == 0 && peer.itself && x_regions;
+    if (const int rc = flushes ? empty_flush(peer, request, *x_regions) : 0)
+      return x_controls.send_fin(peer, request.initiator(), rc);
+  }
   if (request.remote_key.size) return serve(peer, link, request);
   const Buffers& memory = request.memory;
   if (writes) {
