@@ -1,17 +1,11 @@
 // Tests how the mappings of this process are found.
-#include <sched.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <csignal>
-#include <fstream>
 #include <iterator>
-#include <string>
-#include <thread>
 
 #include "libcheck.h"
+#include "quiet_fork.h"
 #include "transport/verbs/memory_map.h"
 #include "transport/verbs_registration_rig.h"
 
@@ -19,6 +13,7 @@ namespace {
 
 using namespace erdma::test;
 using erdma::transport::verbs::find_mapping;
+using erdma::transport::verbs::is_stack;
 using erdma::transport::verbs::Mapping;
 using erdma::transport::verbs::parse_mapping;
 
@@ -64,33 +59,18 @@ TEST(a_mapping_is_found_by_any_of_its_addresses) {
   ck_assert(!find_mapping(reinterpret_cast<uintptr_t>(arena.at(4)), mapping));
 }
 
-/// The state letter of the first thread of this process.
-char state_of_first_thread() {
-  std::string line;
-  std::getline(std::ifstream("/proc/self/stat"), line);
-  const size_t name_end = line.rfind(')');
-  return name_end + 2 < line.size() ? line[name_end + 2] : '?';
+TEST(a_mapping_is_found_after_the_first_thread_has_ended) {
+  ck_assert(holds_without_first_thread([] {
+    Arena arena(1);
+    arena.map(0, 1);
+    Mapping mapping;
+    return find_mapping(reinterpret_cast<uintptr_t>(arena.at(0)), mapping) && mapping.ours;
+  }));
 }
 
-/// /proc/self has no memory any more after pthread_exit(3) of the first thread.
-TEST(a_mapping_is_found_after_the_first_thread_has_ended) {
-  const pid_t child = fork();
-  if (child == 0) {
-    std::signal(SIGALRM, SIG_DFL);
-    alarm(10);
-    std::thread([] {
-      while (state_of_first_thread() != 'Z') sched_yield();
-      Arena arena(1);
-      arena.map(0, 1);
-      Mapping mapping;
-      const bool found = find_mapping(reinterpret_cast<uintptr_t>(arena.at(0)), mapping);
-      _exit(found && mapping.ours ? 0 : 1);
-    }).detach();
-    syscall(SYS_exit, 0);  // as pthread_exit(3), but without unwinding the frames of the runner
-  }
-  int status = -1;
-  ck_assert_int_eq(waitpid(child, &status, 0), child);
-  ck_assert_int_eq(status, 0);
+TEST(the_first_stack_is_known_after_its_thread_has_ended) {
+  const uintptr_t top = getauxval(AT_RANDOM);
+  ck_assert(holds_without_first_thread([top] { return is_stack({top, top + 1}); }));
 }
 
 }  // namespace

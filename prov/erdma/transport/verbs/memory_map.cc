@@ -16,8 +16,10 @@
 namespace erdma::transport::verbs {
 namespace {
 
-// Not /proc/self/maps, which is empty once the first thread has ended by pthread_exit(3).
-constexpr char kMaps[] = "/proc/thread-self/maps";
+// The first file is that of the first thread, and is empty once that thread has ended by
+// pthread_exit(3). It is asked first, as qemu-user replaces only this file by one that has the
+// addresses of the emulated program.
+constexpr const char* kMaps[] = {"/proc/self/maps", "/proc/thread-self/maps"};
 
 // The name of private huge pages without a file; no file with this name can be opened.
 constexpr char kHugePages[] = "/anon_hugepage (deleted)";
@@ -81,13 +83,20 @@ bool scan(int maps, uintptr_t address, Mapping& mapping) noexcept {
   }
 }
 
+bool find_mapping_in(const char* path, uintptr_t address, Mapping& mapping) noexcept {
+  const util::Fd maps(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!maps) return false;
+  const int rc = query(maps.get(), address, mapping);
+  return rc == 0 || (rc != -ENOENT && scan(maps.get(), address, mapping));
+}
+
 /// As far as the stack may grow. Its top holds the data that the kernel passes to a program at its
-/// start.
-MemoryRange find_first_stack() noexcept {
+/// start. Empty: the file does not have it.
+MemoryRange find_first_stack(const char* path) noexcept {
   // used without a limit: the heap grows towards the stack
   constexpr size_t kDeepest = size_t(64) << 30;
   const uintptr_t within = ::getauxval(AT_RANDOM);
-  const util::File maps = util::open_to_read(kMaps);
+  const util::File maps = util::open_to_read(path);
   MemoryRange below;
   char line[512];
   while (within && maps && std::fgets(line, sizeof(line), maps.get())) {
@@ -108,7 +117,10 @@ MemoryRange find_first_stack() noexcept {
 }
 
 const MemoryRange& first_stack() noexcept {
-  static const MemoryRange stack = find_first_stack();
+  static const MemoryRange stack = [] {
+    const MemoryRange found = find_first_stack(kMaps[0]);
+    return found.empty() ? find_first_stack(kMaps[1]) : found;
+  }();
   return stack;
 }
 
@@ -143,10 +155,7 @@ bool parse_mapping(const char* line, Mapping& mapping) noexcept {
 }
 
 bool find_mapping(uintptr_t address, Mapping& mapping) noexcept {
-  const util::Fd maps(::open(kMaps, O_RDONLY | O_CLOEXEC));
-  if (!maps) return false;
-  const int rc = query(maps.get(), address, mapping);
-  return rc == 0 || (rc != -ENOENT && scan(maps.get(), address, mapping));
+  return find_mapping_in(kMaps[0], address, mapping) || find_mapping_in(kMaps[1], address, mapping);
 }
 
 bool is_stack(const MemoryRange& pages) noexcept {
