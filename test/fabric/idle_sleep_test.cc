@@ -2,6 +2,7 @@
 // sleeps unless a connected peer is on its core, and whatever it may wait for wakes it. One thread
 // plays all threads: the test says on which core it is, what time it is, and what happens while it
 // sleeps.
+#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -261,6 +262,19 @@ TEST(a_new_peer_wakes_it, 2) {
 TEST(a_peer_that_closes_wakes_it, 2) {
   Two two(kWaits[_i]);
   wakes(reads_of(two.one), [&] { two.other.reset(); });
+}
+
+/// It would leave functions that are noexcept, which would end the process.
+TEST(it_is_not_cancelled_in_its_sleep) {
+  Two two;
+  int asleep = -1, awake = -1;
+  wakes(reads_of(two.one), [&] {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &asleep);
+    two.other.reset();
+  });
+  pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &awake);
+  ck_assert_int_eq(asleep, PTHREAD_CANCEL_DISABLE);
+  ck_assert_int_eq(awake, PTHREAD_CANCEL_ENABLE);
 }
 
 TEST(a_peer_that_takes_what_was_sent_wakes_it, 2) {
