@@ -44,12 +44,13 @@ std::string version_text(uint32_t version) {
   return std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version));
 }
 
-/// A pipe with one descriptor for both ends, so that it always has a writer. Empty on failure.
+/// A pipe with one descriptor for both ends, so that it always has a writer. Empty on failure. The
+/// path is that of the calling thread: /proc/self is the first thread, which may have ended.
 util::Fd open_questions() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) return {};
   const util::Fd reader(ends[0]), writer(ends[1]);
-  const std::string path = "/proc/self/fd/" + std::to_string(ends[0]);
+  const std::string path = "/proc/thread-self/fd/" + std::to_string(ends[0]);
   return util::Fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
 }
 
