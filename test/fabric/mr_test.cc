@@ -342,6 +342,19 @@ TEST(user_that_left_is_told_nothing) {
   ck_assert_int_eq(stays.revoked, 1);
 }
 
+/// An fi_enable that failed is repeated.
+TEST(user_that_is_added_again_is_told_once) {
+  Fixture f;
+  FakeUser user;
+  f.regions.add(user);
+  f.regions.add(user);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+  f.regions.region(fi_mr_key(mr))->used = true;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(user.revoked, 1);
+}
+
 TEST(regions_that_were_closed_leave_no_memory) {
   Fixture f;
   size_t before = 0;

@@ -299,7 +299,7 @@ bool MemoryRegions::counts_with(const Counter& cntr) const noexcept {
 }
 
 void MemoryRegions::add(RegionUser& user) {
-  x_users.push_back(&user);
+  if (std::find(x_users.begin(), x_users.end(), &user) == x_users.end()) x_users.push_back(&user);
   for (const auto& [name, region] : x_regions)
     for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
       if (Counter* const cntr = region->counter(event)) user.watch_counter(*cntr);

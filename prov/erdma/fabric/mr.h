@@ -118,7 +118,7 @@ class MemoryRegions final : public protocol::Regions {
     return x_host;
   }
 
-  /// The caller holds the domain lock.
+  /// The caller holds the domain lock. add() throws std::bad_alloc, and may then be repeated.
   void add(RegionUser& user);
   void remove(RegionUser& user) noexcept;
   /// Whether a region counts with it, so that endpoints keep it.

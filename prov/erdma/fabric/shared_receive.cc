@@ -1,5 +1,6 @@
 #include "fabric/shared_receive.h"
 
+#include <algorithm>
 #include <memory>
 
 #include <rdma/fi_errno.h>
@@ -97,7 +98,8 @@ int SharedReceive::add(EndpointDriver& endpoint, const AddressVector& av) {
     ERDMA_WARN(EP_CTRL, "endpoints of one shared receive context must have the same AV\n");
     return -FI_EINVAL;
   }
-  x_endpoints.push_back(&endpoint);
+  if (std::find(x_endpoints.begin(), x_endpoints.end(), &endpoint) == x_endpoints.end())
+    x_endpoints.push_back(&endpoint);
   x_av = &av;
   return 0;
 }

@@ -42,7 +42,7 @@ class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
   void bound() noexcept { ++x_bound; }
   void unbound() noexcept { --x_bound; }
   /// Called by fi_enable, with the domain lock held. -FI_EINVAL: the other endpoints have another
-  /// AV.
+  /// AV. Throws std::bad_alloc, and may then be repeated.
   int add(EndpointDriver& endpoint, const AddressVector& av);
   void remove(EndpointDriver& endpoint) noexcept { std::erase(x_endpoints, &endpoint); }
   /// Where receives without a message complete: at an enabled endpoint or, if there is none, at

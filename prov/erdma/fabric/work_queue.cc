@@ -283,7 +283,8 @@ void DeferredWorkQueue::unwatch_counter(Counter& counter) noexcept {
 }
 
 void DeferredWorkQueue::add(EndpointDriver& endpoint) {
-  x_endpoints.push_back(&endpoint);
+  if (std::find(x_endpoints.begin(), x_endpoints.end(), &endpoint) == x_endpoints.end())
+    x_endpoints.push_back(&endpoint);
   for (Counter* counter : x_watched_counters) endpoint.watch_counter(*counter);
   endpoint.expect_works(!x_all.empty());
 }

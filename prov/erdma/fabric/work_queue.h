@@ -108,7 +108,7 @@ class DeferredWorkQueue {
   void collect(Counter& counter) noexcept;
   void unwatch_counter(Counter& counter) noexcept;
 
-  // For endpoints. add() throws std::bad_alloc.
+  // For endpoints. add() throws std::bad_alloc, and may then be repeated.
   void add(EndpointDriver& endpoint);
   void remove(EndpointDriver& endpoint) noexcept;
 
