@@ -1,6 +1,7 @@
 #include "util/log.h"
 
 #include <atomic>
+#include <mutex>
 
 #include <rdma/fabric.h>
 #include <rdma/providers/fi_prov.h>
@@ -21,7 +22,7 @@ std::atomic<const fi_provider*> g_provider{&g_unnamed};
 
 /// If another thread is in here, this thread leaves the line to it and does not wait.
 bool LineLimit::allow(uint64_t now, unsigned& left_out) noexcept {
-  const std::unique_lock guard(x_mutex, std::try_to_lock);
+  const std::unique_lock guard(x_lock, std::try_to_lock);
   return guard && x_limit.allow(now, left_out);
 }
 

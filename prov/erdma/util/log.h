@@ -1,10 +1,9 @@
 #pragma once
 
-#include <mutex>
-
 #include <rdma/providers/fi_log.h>
 
 #include "util/clock.h"
+#include "util/lock.h"
 #include "util/notice.h"
 #include "util/rate_limit.h"
 
@@ -31,7 +30,7 @@ class LineLimit {
   bool allow(uint64_t now, unsigned& left_out) noexcept;
 
  private:
-  std::mutex x_mutex;
+  EpochLock x_lock;  ///< of x_limit, which may be in the middle of a change in a forked child
   RateLimit x_limit;
 };
 
