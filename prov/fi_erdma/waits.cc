@@ -147,7 +147,7 @@ WaitGraph::WaitGraph(std::vector<Json> processes) : x_processes(std::move(proces
   for (size_t i = 0; i < size(); ++i) {
     const Json& peers = member(x_processes[i], "peers");
     for (size_t at = 0; peers.is_array() && at < peers.size(); ++at) find_waits(i, peers[at]);
-    if (!waits(i)) find_suspects(i);
+    if (waits_of(i).empty()) find_suspects(i);
   }
 }
 
@@ -243,13 +243,17 @@ void WaitGraph::find_waits(size_t i, const Json& peer) {
   if (receives) add(other, why_of_receive(peer, name));
   // The process waits for its own NIC.
   const bool own = text_of(peer, "matched_for") == "flush";
-  if (other == kNobody && (sends || receives || !own))
+  if (other == kNobody && !moves(i) && (sends || receives || !own))
     x_unseen.insert(is_on_host(peer) ? key_on_host(x_processes[i], name) : name);
   if (matched) add(own ? i : other, why_of_matched(peer, name));
 }
 
+bool WaitGraph::moves(size_t i) const {
+  return text_of(x_processes[i], "verdict") == "moves";
+}
+
 bool WaitGraph::waits(size_t i) const {
-  return !waits_of(i).empty();
+  return !waits_of(i).empty() && !moves(i);
 }
 
 std::span<const Wait> WaitGraph::waits_of(size_t i) const {
@@ -261,7 +265,8 @@ std::span<const Wait> WaitGraph::waits_of(size_t i) const {
 std::vector<size_t> WaitGraph::ends() const {
   std::vector<size_t> ends;
   for (const Wait& wait : x_waits)
-    if (wait.to == kNobody || wait.to == wait.from || !waits(wait.to)) ends.push_back(wait.to);
+    if (waits(wait.from) && (wait.to == kNobody || wait.to == wait.from || !waits(wait.to)))
+      ends.push_back(wait.to);
   std::ranges::sort(ends);
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   return ends;
@@ -270,7 +275,7 @@ std::vector<size_t> WaitGraph::ends() const {
 /// Searches from each process for a path of waits that leads back to it.
 std::vector<size_t> WaitGraph::circle() const {
   std::vector<bool> seen(size()), on_way(size());
-  for (size_t i = 0; i < size(); ++i) seen[i] = text_of(x_processes[i], "verdict") == "moves";
+  for (size_t i = 0; i < size(); ++i) seen[i] = !waits(i);
   for (size_t start = 0; start < size(); ++start) {
     if (seen[start]) continue;
     std::vector<size_t> way{start}, next{0};  // next: the wait to follow, of each process in way

@@ -32,15 +32,15 @@ class WaitGraph {
   std::span<const Wait> waits_of(size_t i) const;
   /// "rank 3", with its job if the processes belong to several, or "pid 4711".
   std::string name_of(size_t i) const;
-  /// Whether the process waits for another.
+  /// Whether the process waits for another. A process that moves bytes does not, whatever stands in
+  /// it: the oldest operation may be long, and the process may need other operations first.
   bool waits(size_t i) const;
   /// The processes at the ends of all chains of waits: others wait for them, and they wait for
-  /// none.
+  /// none. Where there is no circle, each process that waits leads to one of these.
   std::vector<size_t> ends() const;
   /// The number of processes that others wait for and that are not among the given ones.
   size_t unseen() const { return x_unseen.size(); }
-  /// One cycle of processes that wait for each other; empty if there is none. A process that moves
-  /// bytes is in none: the oldest operation may be long, or others overtake it.
+  /// One cycle of processes that wait for each other; empty if there is none.
   std::vector<size_t> circle() const;
 
  private:
@@ -48,6 +48,7 @@ class WaitGraph {
   void learn_peers(size_t i);
   void find_suspects(size_t i);
   void find_waits(size_t i, const Json& peer);
+  bool moves(size_t i) const;
   size_t find(const Json& process, const Json& peer) const;
   /// The address of the endpoint that has the block.
   std::string owner_of(size_t i, const Json& peer) const;

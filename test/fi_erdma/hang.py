@@ -586,6 +586,19 @@ class Hang(Job):
         self.says(self.hang([], "-", text=json.dumps(document)), r"all wait in the end for rank 0",
                   r"1 message of 8.00 KiB from 192.0.2.1:1: the NIC does not flush what it wrote")
 
+    def test_who_moves_bytes_does_not_wait(self):
+        """Ranks 0 and 1 exchange long messages, and rank 2 waits for rank 3 or for rank 1."""
+        def process(rank, verdict, *peers):
+            return {"pid": rank + 1, "host": "a", "verdict": verdict, "says": verdict, "process": {"rank": rank},
+                    "endpoints": [{"address": f"x{rank}", "device": "shm"}],
+                    "peers": [{"path": "shm", "address": f"x{peer}", "stands": {"sends": True}, "gauges": {"sends": 1}}
+                              for peer in peers]}
+        for waits_for in (3, 1):
+            documents = [{"schema": "fi_erdma.hang/1", "processes": [each]} for each in
+                         [process(0, "moves", 1), process(1, "moves", 0), process(2, "unmatched", waits_for), process(3, "silent")]]
+            self.says(self.hang([], "-", text="".join(map(json.dumps, documents))),
+                      rf"^1 of 4 processes waits; all wait in the end for rank {waits_for} ", r"rank 0  .*\n +1 send of .* to rank 1")
+
     def test_what_came_at_another_endpoint_is_not_taken_for_what_a_send_waits_for(self):
         def process(pid, name, peers):
             endpoints = [{"index": index, "address": f"{name}{index}", "device": "shm"} for index in range(2)]

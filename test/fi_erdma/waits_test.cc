@@ -58,6 +58,27 @@ TEST(processes_that_wait_for_each_other_are_a_circle_unless_one_moves_bytes) {
   }
 }
 
+TEST(a_process_that_moves_bytes_waits_for_none_and_is_an_end) {
+  const Json sends = {{"sends", 1}, {"send_bytes", 4096}};
+  std::vector<Json> all = {document(1, "a", "b", sends, true), document(2, "b", "a", sends, true),
+                           document(3, "c", "d", sends, true), document(4, "d", "c", sends, false)};
+  all[0]["verdict"] = all[1]["verdict"] = "moves";
+  const WaitGraph apart(all);
+  ck_assert(!apart.waits(0) && !apart.waits(1) && apart.waits(2) && !apart.waits(3));
+  ck_assert_uint_eq(apart.waits_of(0).size(), 1);  // which is shown
+  ck_assert(apart.circle().empty() && apart.ends() == std::vector<size_t>{3});
+
+  all[2] = document(3, "c", "b", sends, true);
+  ck_assert(WaitGraph(all).ends() == std::vector<size_t>{1});
+}
+
+TEST(a_process_that_only_one_that_moves_waits_for_is_not_counted_as_unseen) {
+  const Json sends = {{"sends", 1}, {"send_bytes", 4096}};
+  Json moves = document(1, "a", "x", sends, true);
+  moves["verdict"] = "moves";
+  ck_assert_uint_eq(WaitGraph({moves, document(2, "b", "y", sends, true)}).unseen(), 1);
+}
+
 /// The words for a send whose block has these members, and whose gauges are `gauges`.
 void expect_why(const char* kind, const char* waits_for, const Json& gauges, const char* wanted) {
   Json sender = document(1, "a", "b", gauges, true);
