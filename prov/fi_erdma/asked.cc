@@ -8,20 +8,9 @@
 #include "fi_erdma/question.h"
 
 namespace fi_erdma {
+namespace {
 
-AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
-  constexpr double kBetweenLooks = 0.02;
-  Look seen = observer.look();
-  Question question(seen.processes);
-  // From here on, as a look at many processes may take longer than they have to answer.
-  const double end = observer.seconds() + longest_seconds;
-  const auto left = [&] { return end - observer.seconds(); };
-  while (!question.fully_answered(seen.processes) && left() > 0) {
-    observer.sleep(std::clamp(left(), 0.0, kBetweenLooks));
-    question.ask_again(seen.processes);
-    seen = Look();  // so that memory never holds two looks
-    seen = observer.look();
-  }
+AskedLook with_answers(Look seen, const Question& question) {
   AskedLook result;
   for (const Process& process : seen.processes) {
     if (question.asked(process)) result.asked.insert(process.pid);
@@ -33,6 +22,30 @@ AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
   }
   result.look = std::move(seen);
   return result;
+}
+
+}  // namespace
+
+AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
+  constexpr double kBetweenLooks = 0.02;
+  // Endpoints that no thread polls never answer, and each question costs the others an answer.
+  const double between_questions = std::min(0.2, longest_seconds / 5);
+  Look seen = observer.look();
+  Question question(seen.processes);
+  // From here on, as a look at many processes may take longer than they have to answer.
+  double asked_at = observer.seconds();
+  const double end = asked_at + longest_seconds;
+  const auto left = [&] { return end - observer.seconds(); };
+  while (!question.fully_answered(seen.processes) && left() > 0) {
+    observer.sleep(std::clamp(left(), 0.0, kBetweenLooks));
+    if (const double now = observer.seconds(); now - asked_at >= between_questions) {
+      question.ask_again(seen.processes);
+      asked_at = now;
+    }
+    seen = Look();  // so that memory never holds two looks
+    seen = observer.look();
+  }
+  return with_answers(std::move(seen), question);
 }
 
 AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {

@@ -98,7 +98,8 @@ Question::Question(std::span<const Process> processes) {
 
 void Question::ask_again(std::span<const Process> now) {
   for (const Process& process : now)
-    if (const Asked* const asked = find(process); asked && !answered(process)) put(asked->pipe);
+    if (const Asked* const asked = find(process); asked && !fully_answered(*asked, process))
+      put(asked->pipe);
 }
 
 Question::~Question() {
@@ -154,19 +155,17 @@ bool Question::answered(const Process& now, const Block& endpoint) const {
   return asked && answered(*asked, endpoint);
 }
 
-bool Question::fully_answered(std::span<const Process> now) const {
-  return answered(now) && std::ranges::all_of(now, [&](const Process& process) {
-           return !asked(process) ||
-                  std::ranges::all_of(process.blocks("endpoint"), [&](const Block& endpoint) {
-                    return answered(process, endpoint);
-                  });
-         });
+bool Question::fully_answered(const Asked& asked, const Process& now) {
+  const std::span<const Block> endpoints = now.blocks("endpoint");
+  return !endpoints.empty() && std::ranges::all_of(endpoints, [&](const Block& endpoint) {
+    return answered(asked, endpoint);
+  });
 }
 
-bool Question::answered(std::span<const Process> now) const {
+bool Question::fully_answered(std::span<const Process> now) const {
   return std::ranges::all_of(x_asked, [&](const Asked& asked) {
     return std::ranges::any_of(now, [&](const Process& process) {
-      return process.pid == asked.pid && answered(asked, process);
+      return process.pid == asked.pid && fully_answered(asked, process);
     });
   });
 }

@@ -22,8 +22,9 @@ class Question {
   /// Withdraws the question from processes that did not notice it.
   ~Question();
 
-  /// Asks the processes again that have no answer in `now`: another reader of the same processes
-  /// may have withdrawn the question.
+  /// Asks the processes again of which an endpoint has no answer in `now`: another reader of the
+  /// same processes may have withdrawn the question before that endpoint noticed it. The other
+  /// endpoints answer again.
   void ask_again(std::span<const Process> now);
   /// Whether the process was asked. It was not if its provider is too old or it is stopped.
   bool asked(const Process& process) const;
@@ -34,9 +35,7 @@ class Question {
   /// Whether `now` has no answer and cannot tell that there was none: since the question, an
   /// endpoint was opened or closed, which are calls of libfabric, or could not be read.
   bool changed(const Process& now) const;
-  /// Whether all processes that were asked have answered.
-  bool answered(std::span<const Process> now) const;
-  /// Whether all endpoints of these processes have answered.
+  /// Whether all endpoints of all processes that were asked have answered.
   bool fully_answered(std::span<const Process> now) const;
 
   /// The index of the block of an endpoint, and its address.
@@ -52,6 +51,7 @@ class Question {
   };
   static bool answered(const Asked& asked, const Block& endpoint);
   static bool answered(const Asked& asked, const Process& now);
+  static bool fully_answered(const Asked& asked, const Process& now);
   const Asked* find(const Process& process) const;
 
   std::vector<Asked> x_asked;

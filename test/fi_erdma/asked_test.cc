@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "libcheck.h"
 
@@ -21,8 +22,8 @@ using fi_erdma::Snapshot;
 
 namespace {
 
-/// This process, which can be asked, with one endpoint that answers or does not, and a clock that
-/// only looks and sleep advance.
+/// This process, which can be asked, with endpoints that answer or do not, and a clock that only
+/// looks and sleep advance. Another reader takes each question.
 struct Job {
   Job() { ck_assert_int_eq(pipe2(questions, O_CLOEXEC | O_NONBLOCK), 0); }
   Job(const Job&) = delete;
@@ -36,18 +37,25 @@ struct Job {
     ck_assert_int_eq(fstat(questions[0], &status), 0);
     seconds += seconds_of_look;
     ++looks;
+    char question;
+    while (read(questions[0], &question, 1) == 1) ++questions_put;
     const uint64_t answers = answers_from && looks >= answers_from ? 6 : 5;
+    std::vector<Block> endpoints = {{3, {{"answers", answers}}, {{"address", "a"}}}};
+    if (second_needs) {
+      const uint64_t its_answers = questions_put >= second_needs ? 6 : 5;
+      endpoints.push_back({4, {{"answers", its_answers}}, {{"address", "b"}}});
+    }
     Process process;
     process.pid = getpid();
     process.state = 'S';
-    process.page.snapshot = Snapshot{
-        {BlockKind{"process",
-                   {},
-                   {Block{0,
-                          {{"question_fd", uint64_t(questions[0])},
-                           {"question_inode", uint64_t(status.st_ino)}},
-                          {}}}},
-         BlockKind{"endpoint", {}, {Block{3, {{"answers", answers}}, {{"address", "a"}}}}}}};
+    process.page.snapshot =
+        Snapshot{{BlockKind{"process",
+                            {},
+                            {Block{0,
+                                   {{"question_fd", uint64_t(questions[0])},
+                                    {"question_inode", uint64_t(status.st_ino)}},
+                                   {}}}},
+                  BlockKind{"endpoint", {}, std::move(endpoints)}}};
     Look seen;
     seen.processes.push_back(std::move(process));
     return seen;
@@ -63,6 +71,8 @@ struct Job {
   double seconds_of_look = 0;
   int looks = 0;
   int answers_from = 0;  ///< the first look that has an answer; 0: none has
+  int questions_put = 0;
+  int second_needs = 0;  ///< questions before a second endpoint answers; 0: there is none
 };
 
 TEST(processes_have_their_time_after_a_first_look_that_takes_longer) {
@@ -81,6 +91,24 @@ TEST(once_all_have_answered_nothing_waits) {
   job.answers_from = 3;
   ck_assert_uint_eq(job.ask(1000).answered.size(), 1);
   ck_assert_int_eq(job.looks, 3);
+}
+
+TEST(an_endpoint_that_missed_the_question_is_asked_again_although_another_has_answered) {
+  Job job;
+  job.answers_from = 2;
+  job.second_needs = 2;
+  const AskedLook asked = job.ask(1);
+  ck_assert(asked.endpoints == (Endpoints{{getpid(), 3}, {getpid(), 4}}));
+  ck_assert_int_eq(job.questions_put, 2);
+}
+
+TEST(a_question_is_repeated_a_few_times_however_long_the_time_is) {
+  for (const double longest : {0.1, 1.0}) {
+    Job job;
+    (void)job.ask(longest);
+    ck_assert_int_ge(job.questions_put, 3);
+    ck_assert_int_le(job.questions_put, 6);
+  }
 }
 
 TEST(who_does_not_answer_in_time_is_known_to_have_been_asked) {
