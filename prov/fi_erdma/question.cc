@@ -155,11 +155,13 @@ bool Question::answered(const Process& now, const Block& endpoint) const {
   return asked && answered(*asked, endpoint);
 }
 
+/// An endpoint that is not enabled has no thread that could notice the question.
 bool Question::fully_answered(const Asked& asked, const Process& now) {
   const std::span<const Block> endpoints = now.blocks("endpoint");
-  return !endpoints.empty() && std::ranges::all_of(endpoints, [&](const Block& endpoint) {
-    return answered(asked, endpoint);
-  });
+  return !endpoints.empty() && all_read(now) &&
+         std::ranges::all_of(endpoints, [&](const Block& endpoint) {
+           return endpoint.number("enabled") == 0u || answered(asked, endpoint);
+         });
 }
 
 bool Question::fully_answered(std::span<const Process> now) const {

@@ -35,7 +35,8 @@ class Question {
   /// Whether `now` has no answer and cannot tell that there was none: since the question, an
   /// endpoint was opened or closed, which are calls of libfabric, or could not be read.
   bool changed(const Process& now) const;
-  /// Whether all endpoints of all processes that were asked have answered.
+  /// Whether all endpoints of all processes that were asked have answered, except those that are
+  /// not enabled and therefore cannot.
   bool fully_answered(std::span<const Process> now) const;
 
   /// The index of the block of an endpoint, and its address.

@@ -45,6 +45,8 @@ struct Job {
       const uint64_t its_answers = questions_put >= second_needs ? 6 : 5;
       endpoints.push_back({4, {{"answers", its_answers}}, {{"address", "b"}}});
     }
+    if (third_is_not_enabled)
+      endpoints.push_back({5, {{"answers", uint64_t(0)}, {"enabled", uint64_t(0)}}, {}});
     Process process;
     process.pid = getpid();
     process.state = 'S';
@@ -73,6 +75,7 @@ struct Job {
   int answers_from = 0;  ///< the first look that has an answer; 0: none has
   int questions_put = 0;
   int second_needs = 0;  ///< questions before a second endpoint answers; 0: there is none
+  bool third_is_not_enabled = false;
 };
 
 TEST(processes_have_their_time_after_a_first_look_that_takes_longer) {
@@ -100,6 +103,14 @@ TEST(an_endpoint_that_missed_the_question_is_asked_again_although_another_has_an
   const AskedLook asked = job.ask(1);
   ck_assert(asked.endpoints == (Endpoints{{getpid(), 3}, {getpid(), 4}}));
   ck_assert_int_eq(job.questions_put, 2);
+}
+
+TEST(an_endpoint_that_is_not_enabled_keeps_nobody_waiting) {
+  Job job;
+  job.answers_from = 2;
+  job.third_is_not_enabled = true;
+  ck_assert(job.ask(1000).endpoints == (Endpoints{{getpid(), 3}}));
+  ck_assert_int_eq(job.looks, 2);
 }
 
 TEST(a_question_is_repeated_a_few_times_however_long_the_time_is) {
