@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -73,21 +75,28 @@ class Comparison {
   void read(std::istream& from) {
     for_each_document(from, "doctor", "findings", [&](Json& document) { take(document); });
   }
-  /// A doctor that is killed leaves an empty file.
+  /// A doctor that is killed leaves an empty file, or the beginning of a document.
   void read(const std::string& path) try {
     std::ifstream file(path);
+    if (!file)
+      throw std::runtime_error(std::string("what came cannot be read: ") + std::strerror(errno));
     read(file);
-  } catch (const std::runtime_error&) {
+  } catch (const EndsEarly&) {
     x_without_result.insert(text_in(path));
+  } catch (const std::runtime_error& error) {
+    x_wrong[error.what()].insert(text_in(path));
   }
   /// Returns the worst status of all hosts.
   int print() const;
 
  private:
   void take(const Json& document);
+  /// Prints the files that have no result. Returns whether there are any.
+  bool print_faults() const;
 
   std::set<std::string> x_hosts;
-  std::set<std::string> x_without_result;  ///< files
+  std::set<std::string> x_without_result;                ///< files of hosts
+  std::map<std::string, std::set<std::string>> x_wrong;  ///< other files, by what is wrong
   std::map<Line, Found> x_lines;
 };
 
@@ -105,6 +114,16 @@ void Comparison::take(const Json& document) {
     x_lines[{"NO", "doctor", "", "it broke off: " + text_of(document, "fault")}].hosts.insert(host);
 }
 
+bool Comparison::print_faults() const {
+  const auto print = [](const char* what, const std::set<std::string>& files) {
+    fmt::print("  NO    doctor: {}\n          {}\n", what, names(files));
+  };
+  if (!x_without_result.empty())
+    print("no whole result is in a file, as of a doctor that was killed", x_without_result);
+  for (const auto& [what, files] : x_wrong) print(what.c_str(), files);
+  return !x_without_result.empty() || !x_wrong.empty();
+}
+
 int Comparison::print() const {
   int status = 0;
   size_t shown = 0;
@@ -119,13 +138,7 @@ int Comparison::print() const {
                everywhere ? "all hosts" : names(found.hosts));
     for (const std::string& more : found.more) fmt::print("          {}\n", more);
   }
-  if (!x_without_result.empty()) {
-    status = status_of("NO");
-    fmt::print(
-        "  NO    doctor: no whole result is in a file, as of a doctor that was killed\n"
-        "          {}\n",
-        names(x_without_result));
-  }
+  if (print_faults()) status = status_of("NO");
   const size_t hosts = x_hosts.size() + x_without_result.size();
   fmt::print("{} host{}{}\n", hosts, hosts == 1 ? "" : "s",
              shown || status ? "" : ": no trouble was found, and nothing differs");

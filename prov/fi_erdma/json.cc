@@ -117,9 +117,9 @@ Json object_in(const std::string& text) {
 void for_each_document(std::istream& from, std::string_view name, const char* array,
                        const std::function<void(Json&)>& take) {
   const std::string schema = "fi_erdma." + std::string(name) + "/1";
-  const auto refuse = [&] {
-    throw std::runtime_error("what came is not the output of fi_erdma " + std::string(name) +
-                             " --json");
+  const std::string output = "the output of fi_erdma " + std::string(name) + " --json";
+  const auto refuse = [&](const char* why) {
+    throw std::runtime_error("what came is not " + output + ": " + why);
   };
   bool came = false;
   while ((from >> std::ws).good()) {
@@ -128,16 +128,17 @@ void for_each_document(std::istream& from, std::string_view name, const char* ar
     try {
       from >> document;
     } catch (const Json::exception&) {
-      refuse();
+      if (from.eof()) throw EndsEarly(output + " ends within a document");
+      refuse("it is no JSON");
     }
     const bool sound = document.is_object() && document.contains("schema") &&
                        document["schema"] == schema && document.contains(array) &&
                        document[array].is_array();
-    if (!sound) refuse();
+    if (!sound) refuse("it is other JSON");
     take(document);
   }
-  if (!came)
-    throw std::runtime_error("no document of fi_erdma " + std::string(name) + " --json came");
+  if (from.bad()) throw std::runtime_error("what came cannot be read");
+  if (!came) throw EndsEarly(output + " is empty");
 }
 
 std::string host_name() {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <iosfwd>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,8 +32,14 @@ std::string one_line(const Json& json);
 /// The object that a text holds; null if it holds anything else.
 Json object_in(const std::string& text);
 
-/// Reads concatenated documents and calls `take` with each. Throws std::runtime_error if a document
-/// does not have this schema and an array of that name, or if there is no document.
+/// The input ends before its first document or within one, as if its writer was killed.
+struct EndsEarly : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Reads concatenated documents and calls `take` with each. Throws EndsEarly, or another
+/// std::runtime_error if the input cannot be read or a document does not have this schema and an
+/// array of that name.
 void for_each_document(std::istream& from, std::string_view name, const char* array,
                        const std::function<void(Json&)>& take);
 std::string host_name();

@@ -1137,6 +1137,17 @@ class Doctor(unittest.TestCase):
         done = run("doctor", "--job", *paths.values())
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stdout, rf"^  NO    doctor: no whole result .*\n +{paths['cut']}, {paths['killed']}\n4 hosts\n$")
+        wrong = {"text": "no trouble was found\n", "other": '{"schema": "fi_erdma.stat/1"}'}
+        for name, text in wrong.items():
+            paths[name] = os.path.join(self.folder, name)
+            with open(paths[name], "w", encoding="utf-8") as file:
+                file.write(text)
+        done = run("doctor", "--job", paths["a"], "/proc/self/mem", *(paths[name] for name in wrong))
+        self.assertEqual(done.returncode, 2)
+        is_not = "what came is not the output of fi_erdma doctor --json: it is"
+        self.assertEqual(done.stdout, f"  NO    doctor: what came cannot be read\n          /proc/self/mem\n"
+                         f"  NO    doctor: {is_not} no JSON\n          {paths['text']}\n"
+                         f"  NO    doctor: {is_not} other JSON\n          {paths['other']}\n1 host\n")
         self.assertEqual(run("doctor", "--job", paths["a"] + "x").returncode, 64)
         self.assertEqual(run("doctor", paths["a"]).returncode, 64)
         self.codes(**WITH_PROVIDER)
