@@ -130,12 +130,13 @@ int Comparison::print() const {
   for (const auto& [line, found] : x_lines) {
     const auto& [grade, group, code, text] = line;
     status = std::max(status, status_of(grade));
-    const bool everywhere = found.hosts == x_hosts;
-    if (everywhere && status_of(grade) == 0) continue;
+    const bool alike = found.hosts == x_hosts;
+    if (alike && status_of(grade) == 0) continue;
     ++shown;
-    fmt::print("  {:<5} {}: {}{}\n          {}\n", grade, group, text,
-               code.empty() ? "" : "  [" + code + "]",
-               everywhere ? "all hosts" : names(found.hosts));
+    fmt::print(
+        "  {:<5} {}: {}{}\n          {}\n", grade, group, text,
+        code.empty() ? "" : "  [" + code + "]",
+        alike && x_without_result.empty() && x_wrong.empty() ? "all hosts" : names(found.hosts));
     for (const std::string& more : found.more) fmt::print("          {}\n", more);
   }
   if (print_faults()) status = status_of("NO");

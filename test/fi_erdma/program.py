@@ -1148,6 +1148,12 @@ class Doctor(unittest.TestCase):
         self.assertEqual(done.stdout, f"  NO    doctor: what came cannot be read\n          /proc/self/mem\n"
                          f"  NO    doctor: {is_not} no JSON\n          {paths['text']}\n"
                          f"  NO    doctor: {is_not} other JSON\n          {paths['other']}\n1 host\n")
+        # What holds of all hosts that are known.
+        with open(paths["a"], "w", encoding="utf-8") as file:
+            file.write(document("a", good, slow))
+        self.assertRegex(run("doctor", "--job", paths["a"]).stdout, r"SLOW  bytes: slow  \[W401\]\n +all hosts\n")
+        for name in ["killed", "text"]:
+            self.assertRegex(run("doctor", "--job", paths["a"], paths[name]).stdout, r"SLOW  bytes: slow  \[W401\]\n +a\n  NO ")
         self.assertEqual(run("doctor", "--job", paths["a"] + "x").returncode, 64)
         self.assertEqual(run("doctor", paths["a"]).returncode, 64)
         self.codes(**WITH_PROVIDER)
