@@ -64,8 +64,8 @@ void take_pids(const std::vector<std::string>& words, Request& request) {
   if (request.interval > 0) throw CLI::ExcludesError("-", "--interval");
 }
 
-void add_details(CLI::App& command, Request& request) {
-  command.add_flag("-v,--verbose", request.details, "Print details");
+CLI::Option* add_details(CLI::App& command, Request& request) {
+  return command.add_flag("-v,--verbose", request.details, "Print details");
 }
 
 /// The words of PIDs on the command line.
@@ -79,9 +79,9 @@ CLI::App* add_stat(CLI::App& program, Request& request, Words& words) {
       program, "stat", "Show how many bytes each process moves, and by which path", request);
   add_pids(*stat, words.named);
   stat->add_option("-p,--pid", words.more, "The same as PID")->check(pid_fault);
-  add_details(*stat, request);
-  stat->add_flag("-l,--live", request.live,
-                 "Repeat until CTRL-C, then print a summary of the devices");
+  CLI::Option* const details = add_details(*stat, request);
+  CLI::Option* const live = stat->add_flag(
+      "-l,--live", request.live, "Repeat until CTRL-C, then print a summary of the devices");
   stat->add_option("-i,--interval", request.interval, "Show the rates over this many seconds")
       ->check(CLI::Range(0.01, 86400.0))
       ->check(fi_erdma::nan_fault);
@@ -97,12 +97,19 @@ CLI::App* add_stat(CLI::App& program, Request& request, Words& words) {
                               ->check(CLI::IsMember({"path", "peer", "rank"}))
                               ->excludes(json);
   // A sum over the endpoints on one device is no counter: it falls as an endpoint is closed.
-  stat->add_flag("--prometheus", request.prometheus,
-                 "Print the text format of Prometheus; not with --device, --by and --json")
-      ->excludes(device)
-      ->excludes(by)
-      ->excludes(json);
-  stat->add_option("--sysfs", request.sysfs, "Folder with the counters of devices");
+  CLI::Option* const prometheus =
+      stat->add_flag("--prometheus", request.prometheus,
+                     "Print the text format of Prometheus; not with --device, --by, --json and "
+                     "--verbose")
+          ->excludes(device)
+          ->excludes(by)
+          ->excludes(json)
+          ->excludes(details);
+  stat->add_option("--sysfs", request.sysfs,
+                   "Folder with the counters of devices, for the summary of --live")
+      ->needs(live)
+      ->excludes(json)
+      ->excludes(prometheus);
   return stat;
 }
 
@@ -145,10 +152,13 @@ CLI::App* add_doctor(CLI::App& program, Request& request) {
   doctor->add_option("FILE", request.results, "Files to read with --job (default: standard input)")
       ->check(CLI::ExistingFile)
       ->needs(job);
-  doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
+  CLI::Option* const sysfs =
+      doctor->add_option("--sysfs", request.sysfs, "Folder with the devices")->excludes(job);
   fi_erdma::add_sides(*doctor, request.peer);
-  doctor->get_option("--serve")->excludes(json)->excludes(job)->excludes(clients);
-  doctor->get_option("--peer")->excludes(job)->excludes(clients);
+  for (const char* const of_sides : {"--port", "--limit"})
+    doctor->get_option(of_sides)->excludes(job);
+  doctor->get_option("--serve")->excludes(json)->excludes(job)->excludes(clients)->excludes(sysfs);
+  doctor->get_option("--peer")->excludes(job)->excludes(clients)->excludes(sysfs);
   return doctor;
 }
 

@@ -71,12 +71,17 @@ std::string nan_fault(const std::string& word) {
 void add_sides(CLI::App& command, pair::Options& options) {
   CLI::Option* const serve =
       command.add_flag("--serve", options.serve, "Wait for the other side, and serve it once");
-  command.add_option("--peer", options.peer, "Host on which the other side waits")
-      ->type_name("HOST")
-      ->excludes(serve);
-  command
-      .add_option("-P,--port", options.port, "TCP port over which the sides find each other (9228)")
-      ->check(port_fault);
+  CLI::Option* const peer =
+      command.add_option("--peer", options.peer, "Host on which the other side waits")
+          ->type_name("HOST")
+          ->excludes(serve);
+  CLI::Option* const port = command
+                                .add_option("-P,--port", options.port,
+                                            "TCP port over which the sides find each other (9228)")
+                                ->check(port_fault);
+  command.callback([=] {
+    if (*port && !*serve && !*peer) throw CLI::RequiresError("--port", "--serve or --peer");
+  });
   command.add_option("-T,--limit", options.limit_s, "Longest time of each wait, in seconds (60)")
       ->check(CLI::Range(0.1, 86400.0))
       ->check(nan_fault);

@@ -163,6 +163,11 @@ class Program(unittest.TestCase):
         for arguments in ([], ["no-such-command"], ["stat", "--no-such-option"], ["stat", "-1"], ["stat", "x"], ["stat", "-p", "x"],
                           ["doctor", "-j", "--job"], ["stat", "-"], ["info", "-v"], ["stat", "--by", "rank", "-j"],
                           ["stat", "--by", "path", "--prometheus"], ["stat", "-j", "--prometheus"],
+                          ["stat", "-v", "--prometheus"], ["stat", "--sysfs", "/"], ["stat", "-l", "-j", "--sysfs", "/"],
+                          ["stat", "-l", "--prometheus", "--sysfs", "/"],
+                          *(["doctor", "--job", option, "1"] for option in ("--sysfs", "-P", "-T")),
+                          *([command, "-P", "9228"] for command in ("doctor", "bench", "test")),
+                          ["doctor", "--serve", "--sysfs", "/"], ["doctor", "--peer", "localhost", "--sysfs", "/"],
                           ["stat", "-i", "nan"], ["hang", "-i", "NaN"], ["doctor", "-T", "nan"], ["doctor", "--for", "nccl", "--job"],
                           ["doctor", "--for", "nccl", "--peer", "localhost"], ["doctor", "--serve", "--for", "nccl"],
                           ["bench", "--share", "50"], ["bench", "--expect", "shm", "--share", "nan"],
@@ -1068,7 +1073,8 @@ class Doctor(unittest.TestCase):
 
     def codes(self, *arguments, **environment):
         arguments = arguments or ("--for", "nccl")  # one client, for time
-        done = run("doctor", "-j", "--sysfs", os.path.join(self.folder, "sys"), *arguments, **environment)
+        sysfs = [] if "--peer" in arguments else ["--sysfs", os.path.join(self.folder, "sys")]
+        done = run("doctor", "-j", *sysfs, *arguments, **environment)
         document = parsed(self, done)
         if jsonschema:
             jsonschema.Draft202012Validator(SCHEMA).validate(document)
