@@ -820,12 +820,34 @@ class Program(unittest.TestCase):
         self.assertEqual(self.completed("st"), ["stat"])
         self.assertEqual(self.completed("stat", "--js"), ["--json"])
         self.assertEqual(self.completed("stat", "--p"), ["--pid", "--prometheus"])
-        # They exclude each other.
-        for device in [["-d", "shm"], ["--device", "shm"], ["--device=shm"]]:
-            self.assertEqual(self.completed("stat", *device, "--p"), ["--pid"])
-        self.assertEqual(self.completed("stat", "--prometheus", "--d"), [])
         with Shown() as shown:
             self.assertIn(str(shown.pid), self.completed("stat", ""))
+
+    def test_completion_offers_no_option_that_another_one_excludes(self):
+        for device in [["-d", "shm"], ["--device", "shm"], ["--device=shm"], ["--device", "=", "shm"], ["-j"], ["-v"], ["--by", "peer"]]:
+            self.assertEqual(self.completed("stat", *device, "--p"), ["--pid"])
+        self.assertEqual(self.completed("stat", "--prometheus", "--d"), [])
+        self.assertEqual(self.completed("doctor", "--job", "--"), ["--help"])
+        self.assertEqual(self.completed("doctor", "-T", "3", "--jo"), [])
+        self.assertCountEqual(self.completed("doctor", "--for", "nccl", "--"), ["--json", "--help", "--for", "--sysfs", "--port", "--limit"])
+        # What the program refuses is what is not offered.
+        values = {"--by": "peer", "--for": "nccl", "--pid": "1", "--device": "shm", "--peer": "h", "--sysfs": "/", "--port": "9"}
+        for command in ["stat", "doctor"]:
+            text = run(command, "--help").stdout
+            for first in self.options(command):
+                offered = self.completed(command, first, *([values[first]] if first in values else []), "--")
+                for second in {*self.options(command)} - {first, "--help"}:
+                    refused = re.search(rf"(?m)^ +(?:-\w,)?{first}\b.* Excludes:.* {second}\b", text)
+                    self.assertEqual(second in offered, not refused, (command, first, second))
+
+    def test_completion_offers_files_that_doctor_reads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ["doctor.a", "doctor.b", "other"]:
+                with open(os.path.join(folder, name), "w", encoding="ascii"):
+                    pass
+            files = [os.path.join(folder, name) for name in ["doctor.a", "doctor.b"]]
+            self.assertCountEqual(self.completed("doctor", "--job", os.path.join(folder, "doc")), files)
+            self.assertEqual(self.completed("doctor", os.path.join(folder, "doc")), [])
 
     def values(self, command, option):
         """Those that the help of a command lists for an option."""
