@@ -67,7 +67,7 @@ class TwoLooks {
   bool changed(const Process& process) const { return x_changed.contains(process.pid); }
 
  private:
-  /// Looks when all processes have answered, at the latest at the end of the interval. Returns at
+  /// Looks when all endpoints have answered, at the latest at the end of the interval. Returns at
   /// the end of the interval.
   Look ask(const std::vector<pid_t>& pids) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(x_interval);

@@ -13,8 +13,9 @@ struct JobIdentity {
   uint64_t ranks = UINT64_MAX;
   uint64_t local_rank = UINT64_MAX;
   std::string launcher;  ///< the launcher that set the rank; empty = none is known
-  /// Another one for each run of a launcher in an allocation of Slurm, whose number it begins with:
-  /// "88121.0" is a step of Slurm, "88121.NAME" what another launcher runs there.
+  /// The number of the allocation of Slurm, and the name of the run if its launcher names it:
+  /// "88121.0" is a step of Slurm, "88121.NAME" what another launcher runs there. Runs of launchers
+  /// that do not name them have the same job. Empty if nothing is known.
   std::string job;
 };
 
