@@ -36,7 +36,8 @@ AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
   double asked_at = observer.seconds();
   const double end = asked_at + longest_seconds;
   const auto left = [&] { return end - observer.seconds(); };
-  while (!question.fully_answered(seen.processes) && left() > 0) {
+  size_t memory = seen.memory;
+  while (!question.fully_answered(seen.processes) && left() > 0 && memory < kMostCostOfAll) {
     observer.sleep(std::clamp(left(), 0.0, kBetweenLooks));
     if (const double now = observer.seconds(); now - asked_at >= between_questions) {
       question.ask_again(seen.processes);
@@ -44,6 +45,7 @@ AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
     }
     seen = Look();  // so that memory never holds two looks
     seen = observer.look();
+    memory += seen.memory;
   }
   return with_answers(std::move(seen), question);
 }

@@ -133,7 +133,8 @@ ReadResult read_file(const std::string& path, size_t most_cost) {
   ReadResult page = read_page(mapping.bytes(), most_cost);
   const blkcnt_t before = status.st_blocks;
   if (!fstat(file.get(), &status) && status.st_blocks > before)
-    page.cost += size_t(status.st_blocks - before) * 512;
+    page.memory = size_t(status.st_blocks - before) * 512;
+  page.cost += page.memory;
   if (page.snapshot) add_peers(*page.snapshot);
   return page;
 }
@@ -214,11 +215,14 @@ Found look_at(const std::string& folder, pid_t pid, size_t& cost_left) {
   const Pages pages = pages_in(folder + "fd/");
   for (const std::string& page : pages.paths) {
     if (result.snapshot) break;
+    const size_t memory = result.memory;
     result = read_file(page, std::min(cost_left, kMostCost));
     cost_left -= std::min(result.cost, cost_left);
+    result.memory += memory;
   }
   // The process may have ended, or closed its last endpoint, before the page was opened.
-  found.has_page = result.snapshot || std::ranges::any_of(pages.paths, leads_to_page);
+  found.has_page =
+      result.snapshot || result.memory || std::ranges::any_of(pages.paths, leads_to_page);
   found.refused = (pages.failed == EACCES || pages.failed == EPERM) && is_program(status);
   if (result.snapshot) found.process.more_pages = unsigned(pages.paths.size() - 1);
   if (pages.failed)

@@ -15,6 +15,7 @@ std::optional<uint64_t> started(const Process& process) {
 Look look(const std::vector<pid_t>& pids) {
   Look now{std::chrono::steady_clock::now(), {}, 0};
   now.processes = pids.empty() ? processes(&now.refused) : processes(pids);
+  for (const Process& process : now.processes) now.memory += process.page.memory;
   return now;
 }
 

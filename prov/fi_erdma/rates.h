@@ -16,6 +16,7 @@ struct Look {
   std::chrono::steady_clock::time_point at;
   std::vector<Process> processes;
   unsigned refused = 0;  ///< further programs that this user may not look into
+  size_t memory = 0;     ///< bytes that this look allocated in pages, and that they keep
 };
 /// Looks at these processes; without PIDs at all that this user may read.
 Look look(const std::vector<pid_t>& pids);

@@ -78,7 +78,8 @@ inline constexpr size_t kMostCost = size_t(96) << 20;
 struct ReadResult {
   std::optional<Snapshot> snapshot;
   std::string fault;  ///< why there is no snapshot
-  size_t cost = 0;    ///< bytes that the snapshot keeps, and memory that reading the page took
+  size_t cost = 0;    ///< bytes that the snapshot keeps, and `memory`
+  size_t memory = 0;  ///< bytes that reading the page allocated in it, and that it keeps
 };
 ReadResult read_page(std::span<const std::byte> page, size_t most_cost = kMostCost);
 

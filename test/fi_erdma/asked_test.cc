@@ -59,6 +59,7 @@ struct Job {
                                    {}}}},
                   BlockKind{"endpoint", {}, std::move(endpoints)}}};
     Look seen;
+    seen.memory = memory_of_look;
     seen.processes.push_back(std::move(process));
     return seen;
   }
@@ -76,6 +77,7 @@ struct Job {
   int questions_put = 0;
   int second_needs = 0;  ///< questions before a second endpoint answers; 0: there is none
   bool third_is_not_enabled = false;
+  size_t memory_of_look = 0;
 };
 
 TEST(processes_have_their_time_after_a_first_look_that_takes_longer) {
@@ -120,6 +122,14 @@ TEST(a_question_is_repeated_a_few_times_however_long_the_time_is) {
     ck_assert_int_ge(job.questions_put, 3);
     ck_assert_int_le(job.questions_put, 6);
   }
+}
+
+TEST(looks_at_one_question_take_no_more_memory_than_they_may) {
+  Job job;
+  job.memory_of_look = fi_erdma::kMostCostOfAll / 4;
+  const AskedLook asked = job.ask(1000);
+  ck_assert_int_eq(job.looks, 4);
+  ck_assert_uint_eq(asked.look.processes.size(), 1);
 }
 
 TEST(who_does_not_answer_in_time_is_known_to_have_been_asked) {

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -382,8 +383,17 @@ TEST(memory_that_reading_a_page_allocates_is_part_of_its_cost) {
   const auto found = fi_erdma::processes(pids, size_t(kBlocks) * 4096);
   ck_assert_msg(found[0].page.snapshot.has_value(), "%s", found[0].page.fault.c_str());
   ck_assert_uint_ge(found[0].page.cost, size_t(kBlocks) * 4096);
+  // The tables and the first block are in the same page of memory, which is there already.
+  constexpr size_t kLeast = size_t(kBlocks - 1) * 4096;
+  ck_assert_uint_ge(found[0].page.memory, kLeast);
   ck_assert(found[1].page.fault.find("all processes together") != std::string::npos);
   ck_assert_uint_eq(found[1].page.cost, 0);
+  // What was read has its memory now.
+  const auto memory_of_reading = [](pid_t pid) {
+    return fi_erdma::processes(std::span(&pid, 1))[0].page.memory;
+  };
+  ck_assert_uint_eq(memory_of_reading(one.pid()), 0);
+  ck_assert_uint_ge(memory_of_reading(other.pid()), kLeast);
 }
 
 TEST(a_memfd_of_another_name_is_no_page) {
