@@ -24,10 +24,16 @@ uint32_t take_placed(Ring& ring) {
   return place;
 }
 
+/// The bytes of a cycle of payloads that goes on as long as the next one fits in front of `end`.
+constexpr uint32_t cycle_up_to(uint32_t end, uint32_t length) {
+  const uint32_t stride = stride_of(length);
+  return (end + stride - length) / stride * stride;
+}
+
 /// Sends payloads to a receiver that keeps up, each `length` long: they cycle through `bytes`.
 void cycles(Ring& ring, uint32_t length, uint32_t bytes, uint32_t rounds = 5) {
   const std::vector<std::byte> payload(length, std::byte(1));
-  const uint32_t stride = after_payload(0, length), round = (bytes + stride - 1) / stride;
+  const uint32_t stride = stride_of(length), round = (bytes + stride - 1) / stride;
   for (uint32_t i = 0; i < rounds * round; ++i) {
     ck_assert(ring.push(0, payload.data(), payload.size()));
     ck_assert_uint_eq(take_placed(ring), i % round * stride);
@@ -66,8 +72,7 @@ TEST(long_payloads_go_round_in_ever_more_of_the_byte_ring, 2) {
   Ring ring(true);
   const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
   first_cycles(ring, length);
-  const uint32_t stride = after_payload(0, length);
-  cycles(ring, length, kPayloadEnd / stride * stride);
+  cycles(ring, length, cycle_up_to(kPayloadEnd, length));
 }
 
 /// A ring of which only the first part has memory, until the sender asks.
@@ -80,23 +85,23 @@ struct Backed : Ring, RingBacking {
 
 /// The rest costs memory and a system call, so it is asked for once the first part was used often.
 TEST(payloads_get_more_memory_once_they_went_round_in_the_first_part, 4) {
-  const uint32_t length = _i / 2 ? kMaxEager : kLeastWholeRound, stride = after_payload(0, length);
+  const uint32_t length = _i / 2 ? kMaxEager : kLeastWholeRound, stride = stride_of(length);
   const std::vector<std::byte> payload(length);
   Backed ring(_i % 2);
   for (uint32_t bytes = kFirstRound; bytes < kBackedBytes; bytes *= 2)
     cycles(ring, length, bytes, kRoundsEach);
-  constexpr uint32_t kFirst = kBackedBytes;
-  cycles(ring, length, kFirst / stride * stride, kRoundsEach);
+  const uint32_t first = cycle_up_to(kBackedBytes, length);
+  cycles(ring, length, first, kRoundsEach);
   ck_assert_uint_eq(ring.asked, 0);
   if (!ring.has_rest) {
-    cycles(ring, length, kFirst / stride * stride, 2 * kRoundsEach);
+    cycles(ring, length, first, 2 * kRoundsEach);
   } else {
-    uint32_t at = kFirst / stride * stride;
-    for (uint32_t i = 0; at > 0; ++i, at = at + 2 * stride > kPayloadEnd ? 0 : at + stride) {
+    const uint32_t whole = cycle_up_to(kPayloadEnd, length);
+    for (uint32_t i = 0, at = first; at < whole; ++i, at += stride) {
       ck_assert(ring.push(i, payload.data(), length));
       ck_assert_uint_eq(take_placed(ring), at);
     }
-    cycles(ring, length, kPayloadEnd / stride * stride);
+    cycles(ring, length, whole);
   }
   ck_assert_uint_eq(ring.asked, 1);
 }
@@ -148,10 +153,10 @@ TEST(a_ring_that_is_full_behind_a_restart_has_no_room, 2) {
   if (_i)
     ck_assert_uint_le(held, kFirstRound / kLength + 1);
   else
-    ck_assert_uint_ge(held, kPayloadEnd / (kLength + kLine) - 2);
+    ck_assert_uint_ge(held, kPayloadEnd / stride_of(kLength) - 2);
   ck_assert(!ring.sender.room_for_bytes(kLength) && !ring.sender.half_is_free());
   for (; held > 0; --held) (void)take_placed(ring);
-  ck_assert(ring.sender.room_for_bytes(kByteRing - kMaxEager) && ring.sender.half_is_free());
+  ck_assert(ring.sender.room_for_bytes(kByteRing - kMostStride) && ring.sender.half_is_free());
 }
 
 /// Positions are counted in 32 bits. Rows: the receiver keeps up or lags behind; the whole ring
@@ -177,7 +182,7 @@ TEST(both_sides_agree_beyond_four_gigabytes, 4) {
     }
     ring.receiver.publish();
     const uint32_t end = ring.asked && ring.has_rest ? kByteRing : kBackedBytes;
-    ck_assert(ring.sender.room_for_bytes(end - kMaxEager));
+    ck_assert(ring.sender.room_for_bytes(end - kMostStride));
   }
 }
 
@@ -207,8 +212,9 @@ TEST(bytes_that_a_round_left_unused_are_not_held) {
     const uint32_t at = take_placed(ring);
     restarts += at < std::exchange(before, at);
     ck_assert(!ring.sender.holds_over(0, kMostStride));
-    ck_assert(ring.sender.room_for_bytes(kByteRing - kMostStride - kMaxEager));
-    ck_assert(!ring.sender.room_for_bytes(kByteRing - kMostStride - kMaxEager + 1));
+    // No gap lies in front of the first payload of the ring.
+    ck_assert(ring.sender.room_for_bytes(kByteRing - 2 * kMostStride));
+    ck_assert(!ring.sender.room_for_bytes(kByteRing - 2 * kMostStride + kPayloadGap + 1));
   }
   ck_assert_uint_gt(restarts, 5);
 }
@@ -216,7 +222,7 @@ TEST(bytes_that_a_round_left_unused_are_not_held) {
 /// A payload on a new page takes several times as long, so its time tells nothing.
 TEST(a_sender_knows_when_it_reaches_new_pages, 2) {
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
-  const uint32_t length = _i ? kMaxEager : kLeastWholeRound, stride = after_payload(0, length);
+  const uint32_t length = _i ? kMaxEager : kLeastWholeRound, stride = stride_of(length);
   Ring ring(true);
   uint32_t written = 0;
   for (uint32_t i = 0; i < 8 * (kByteRing / length); ++i) {
@@ -227,16 +233,16 @@ TEST(a_sender_knows_when_it_reaches_new_pages, 2) {
     if (at > 0 && at + length <= written) ck_assert(!expected);
     written = std::max(written, at + stride);
   }
-  ck_assert_uint_eq(written, kPayloadEnd / stride * stride);
+  ck_assert_uint_eq(written, cycle_up_to(kPayloadEnd, length));
 }
 
 /// The next payload goes behind the end of the round.
 TEST(a_sender_does_not_wait_at_the_end_of_a_short_round) {
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   Ring ring(true);
-  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
+  for (uint32_t i = 0; i < kPayloadEnd / kMostStride; ++i)
     ck_assert(ring.push(i, payload.data(), payload.size()));
-  for (uint32_t i = 0; i < kPayloadEnd / kMaxEager; ++i)
+  for (uint32_t i = 0; i < kPayloadEnd / kMostStride; ++i)
     ck_assert_uint_eq(take_placed(ring), i * kMostStride);
 }
 
@@ -263,7 +269,7 @@ TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up,
   OneOfMany ring(rings);
   const uint32_t length = _i ? kMaxEager : kLeastWholeRound;
   const std::vector<std::byte> payload(length, std::byte(1));
-  const uint32_t stride = after_payload(0, length), round = kShortRound / length;
+  const uint32_t stride = stride_of(length), round = (kShortRound + stride - 1) / stride;
   const char others[kFewRings] = {};
   cycles(ring, length, kFirstRound, kRoundsEach);
   cycles(ring, length, 2 * kFirstRound, kRoundsEach);
@@ -275,16 +281,17 @@ TEST(long_payloads_to_many_peers_go_round_in_a_part_where_the_receiver_keeps_up,
 }
 
 /// Rings of many peers fit into the first caches.
-TEST(short_payloads_to_many_peers_go_round_in_a_page) {
+TEST(short_payloads_to_many_peers_go_round_in_few_pages) {
   RecentRings rings;
   OneOfMany ring(rings);
-  constexpr uint32_t kLength = 128, kRound = kShmPage / kLength;
+  constexpr uint32_t kLength = 128, kStride = stride_of(kLength),
+                     kRound = (kRoundOfMany + kStride - 1) / kStride;
   const std::vector<std::byte> payload(kLength, std::byte(1));
   const char others[kFewRings] = {};
   for (uint32_t i = 0; i < 3 * kRound; ++i) {
     for (const char& other : others) rings.of_short.add(&other);
     ck_assert(ring.push(i, payload.data(), kLength));
-    ck_assert_uint_eq(take_placed(ring), i % kRound * kLength);
+    ck_assert_uint_eq(take_placed(ring), i % kRound * kStride);
   }
 }
 
@@ -295,36 +302,52 @@ TEST(short_payloads_behind_a_longer_one_go_on_to_the_end_of_the_ring, 2) {
   Ring ring(true);
   ck_assert(ring.push(0, payload.data(), length));
   ck_assert_uint_eq(take_placed(ring), 0);
-  for (uint32_t at = after_payload(0, length); at + kLeastWholeRound <= kPayloadEnd;) {
+  for (uint32_t at = stride_of(length); at + kLeastWholeRound <= kPayloadEnd;) {
     ck_assert(ring.push(1, payload.data(), kLeastWholeRound - 1));
     ck_assert_uint_eq(take_placed(ring), at);
-    at = after_payload(at, kLeastWholeRound - 1);
+    at += kMostShortStride;
   }
   cycles(ring, kLeastWholeRound - 1, kFirstRound);
+}
+
+/// They fill all slots before they fill what has memory, however far the receiver lags behind.
+TEST(streams_of_short_payloads_get_no_more_memory, 2) {
+  const uint32_t length = _i ? kLeastWholeRound - 1 : kSlotPayload + 1;
+  const std::vector<std::byte> payload(length, std::byte(1));
+  Backed ring(true);
+  uint64_t pushed = 0, taken = 0;
+  while (pushed < uint64_t{20} * kBackedBytes / stride_of(length)) {
+    while (ring.push(pushed, payload.data(), length)) ++pushed;
+    ck_assert_uint_eq(pushed - taken, kHotSlots);
+    for (const uint64_t until = pushed - kHotSlots / 2; taken < until; ++taken)
+      take_one(ring, taken, length);
+    ring.receiver.publish();
+  }
+  ck_assert_uint_eq(ring.asked, 0);
 }
 
 /// What starts over leaves all of the byte ring as room, so it does not while anything is there.
 /// The sequence numbers may have come round to 0.
 TEST(short_payloads_start_over_in_an_empty_ring_only, 4) {
-  constexpr uint32_t kRound = kFirstRound / kLeastWholeRound;
+  constexpr uint32_t kRound = (kFirstRound + kMostShortStride - 1) / kMostShortStride;
   const uint32_t left = _i % 2;  // in the ring
   const std::vector<std::byte> payload(kLeastWholeRound - 1, std::byte(1));
   Ring ring(true, _i / 2 ? -kRound : 0);
   for (uint32_t i = 0; i < kRound; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
   for (uint32_t i = left; i < kRound; ++i) (void)take_placed(ring);
   ck_assert(ring.push(0, payload.data(), payload.size()));
-  if (!left) ck_assert(ring.sender.room_for_bytes(kByteRing - kLeastWholeRound - kMaxEager));
+  if (!left) ck_assert(ring.sender.room_for_bytes(kByteRing - kLeastWholeRound - kMostStride));
   for (uint32_t i = 0; i < left; ++i) (void)take_placed(ring);
-  ck_assert_uint_eq(take_placed(ring), left ? kFirstRound : 0);
+  ck_assert_uint_eq(take_placed(ring), left ? kRound * kMostShortStride : 0);
 }
 
 /// Nothing was taken, and the sender must know that without asking.
 TEST(a_sender_whose_numbers_come_round_does_not_take_its_ring_for_empty) {
-  constexpr uint32_t kRound = kFirstRound / kLeastWholeRound;
+  constexpr uint32_t kRound = (kFirstRound + kMostShortStride - 1) / kMostShortStride;
   const std::vector<std::byte> payload(kLeastWholeRound - 1, std::byte(1));
   Ring ring(true, -kRound);
   for (uint32_t i = 0; i <= kRound; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
-  for (uint32_t i = 0; i <= kRound; ++i) ck_assert_uint_eq(take_placed(ring), i * kLeastWholeRound);
+  for (uint32_t i = 0; i <= kRound; ++i) ck_assert_uint_eq(take_placed(ring), i * kMostShortStride);
 }
 
 /// The receiver lags behind.
@@ -334,7 +357,34 @@ TEST(short_payloads_fill_all_slots) {
   Ring ring(true);
   for (uint32_t i = 0; i < kHotSlots; ++i) ck_assert(ring.push(i, payload.data(), kLength));
   for (uint32_t i = 0; i < kHotSlots; ++i)
-    ck_assert_uint_eq(take_placed(ring), i * kLeastWholeRound);
+    ck_assert_uint_eq(take_placed(ring), i * kMostShortStride);
+}
+
+/// Rows: streamed always; where that was learnt to be fastest; not at all.
+TEST(payloads_that_are_streamed_leave_no_gap, 3) {
+  constexpr uint32_t kLength = 4000;
+  erdma::hmem::CopyChoice copy;
+  for (int i = 0; _i == 1 && i < 8; ++i) {
+    copy.record(kLength, erdma::hmem::CopyMethod::loop, kLength);
+    copy.record(kLength, erdma::hmem::CopyMethod::stream, kLength / 8);
+  }
+  ck_assert(copy.streams(kLength) == (_i == 1));
+  Ring ring(true);
+  ring.sender =
+      RingSender(ring.memory, 0, &copy, _i ? StreamingPolicy::calibrate : StreamingPolicy::always);
+  const std::vector<std::byte> payload(kLength, std::byte(1));
+  uint32_t at = 0;
+  for (const uint32_t length : {kLength, kLength, kLeastWholeRound - 1, kLength}) {
+    if (at > 0) at += _i == 2 || length < kLeastWholeRound ? kPayloadGap : 0;
+    ck_assert(ring.push(0, payload.data(), length));
+    ck_assert_uint_eq(take_placed(ring), at);
+    at = after_payload(at, length);
+  }
+  const Header header{};
+  const iovec parts[] = {{const_cast<std::byte*>(payload.data()), 2000},
+                         {const_cast<std::byte*>(payload.data()), 2000}};
+  ck_assert(ring.sender.push(Kind::packet, &header, parts, 2, kLength));  // never streamed
+  ck_assert_uint_eq(take_placed(ring), at + kPayloadGap);
 }
 
 TEST(few_rings_go_round_in_the_whole_byte_ring) {
@@ -343,7 +393,7 @@ TEST(few_rings_go_round_in_the_whole_byte_ring) {
   const char other = 0;
   rings.of_others.add(&other);
   first_cycles(ring, kMaxEager);
-  cycles(ring, kMaxEager, kPayloadEnd / kMaxEager * kMaxEager);
+  cycles(ring, kMaxEager, cycle_up_to(kPayloadEnd, kMaxEager));
 }
 
 TEST(only_payloads_that_were_sent_count_as_uses_of_a_ring, 2) {
@@ -384,6 +434,10 @@ TEST(payloads_stay_at_the_beginning_on_a_shared_core, 2) {
     ck_assert(ring.push(i, payload.data(), payload.size()));
     ck_assert_uint_eq(take_placed(ring), 0);
   }
+  // One core has all lines, so nothing is fetched ahead of its writer.
+  for (uint64_t i = 0; i < 2; ++i) ck_assert(ring.push(i, payload.data(), payload.size()));
+  ck_assert_uint_eq(take_placed(ring), 0);
+  ck_assert_uint_eq(take_placed(ring), after_payload(0, uint32_t(payload.size())));
 }
 
 /// How many of 16 payloads are shorter than kLeastWholeRound.

@@ -42,6 +42,10 @@ class CopyChoice {
     own.copies = 0;
     return {own.on_trial(offer), true};
   }
+  /// True if most payloads of this length are streamed.
+  bool streams(size_t length) const noexcept {
+    return length >= kLeast && x_classes[class_of(length)].best == CopyMethod::stream;
+  }
   void record(size_t length, CopyMethod used, uint64_t nanoseconds) noexcept;
 
   static constexpr size_t kLeast = 1024;  ///< shorter payloads are copied by the loop

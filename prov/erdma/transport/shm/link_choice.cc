@@ -40,7 +40,7 @@ uint32_t entries_of(size_t length) noexcept {
 
 /// About how many bytes of the byte ring it takes at most; see after_payload().
 uint32_t bytes_of(size_t length) noexcept {
-  return uint32_t(length + length / 64);
+  return uint32_t(length) + (entries_of(length) + 1) * (kPayloadGap + 2 * uint32_t(kLine));
 }
 
 /// Messages of streams both ways go in packets up to this length.
@@ -101,7 +101,7 @@ bool prefers_packets(ShmLink& link, size_t length, bool expected) noexcept {
   if (!ring) return false;
   const bool goes_whole = length <= link.limits().eager;
   if (!goes_whole && !suits_fragments(link, length, expected)) return false;
-  if (!ring->room_for(1) || !ring->room_for_bytes(uint32_t(length)))
+  if (!ring->room_for(1) || !ring->room_for_bytes(bytes_of(length)))
     return goes_whole || (ring->moves() && !is_read_both_ways(link, length));
   if (!goes_whole) {
     context.count_message();

@@ -12,8 +12,8 @@ void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
   const uint32_t count = memory.count();
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t sequence = start + i;
-    memory.slots[sequence & (count - 1)].stamp.store(uint32_t(sequence + 1 - count),
-                                                     std::memory_order_relaxed);
+    memory.slots[slot_of(sequence, count - 1)].stamp.store(uint32_t(sequence + 1 - count),
+                                                           std::memory_order_relaxed);
   }
   memory.waiting->store(0, std::memory_order_relaxed);
   store_release(*memory.consumed, start);
@@ -101,11 +101,12 @@ bool SlotSender::push_retractable(const void* header, const iovec* payload, size
 }
 
 bool SlotSender::retract(uint32_t sequence) noexcept {
-  return change_kind(x_memory.slots[(sequence - 1) & x_mask].stamp, sequence, Kind::retracted);
+  return change_kind(x_memory.slots[slot_of(sequence - 1, x_mask)].stamp, sequence,
+                     Kind::retracted);
 }
 
 void SlotSender::retracted(uint32_t sequence, bool executed) noexcept {
-  std::atomic<uint64_t>& stamp = x_memory.slots[(sequence - 1) & x_mask].stamp;
+  std::atomic<uint64_t>& stamp = x_memory.slots[slot_of(sequence - 1, x_mask)].stamp;
   const uint64_t seen = stamp.load(std::memory_order_relaxed);
   store_release(stamp, with_kind(seen, executed ? Kind::skipped : Kind::retractable));
 }
@@ -115,7 +116,7 @@ bool RingReceiver::parked() const noexcept {
 }
 
 bool RingReceiver::take() noexcept {
-  return change_kind(x_memory.slots[x_tail & x_mask].stamp, x_tail + 1, Kind::taken);
+  return change_kind(x_memory.slots[slot_of(x_tail, x_mask)].stamp, x_tail + 1, Kind::taken);
 }
 
 // For longer payloads, and those in pieces. Returns the bits for the stamp, or kNoRoom.
@@ -139,8 +140,8 @@ hmem::CopyChoice::Choice choose_copy(hmem::CopyChoice* copy, StreamingPolicy str
 
 uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
   if (length > kMaxEager) return kNoRoom;
-  uint32_t place = 0;
-  uint32_t at = place_payload(x_byte_head, length);
+  uint32_t place = leaves_gap(count, length) ? kBehindGap : 0;
+  uint32_t at = place_payload(x_byte_head, length, place != 0);
   if (starts_over(at, length)) {
     at = restart_payload(x_byte_head);
     place = kRestart;
@@ -171,6 +172,14 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
   return place;
 }
 
+/// What is streamed is read from memory, where fetching ahead is no loss, and a core that both
+/// sides share has each line.
+bool RingSender::leaves_gap(size_t count, uint32_t length) const noexcept {
+  if (x_core && x_core->shared()) return false;
+  if (length < hmem::CopyChoice::kLeast || !x_copy || count != 1) return true;
+  return x_streaming != StreamingPolicy::always && !x_copy->streams(length);
+}
+
 /// True if a payload that would lie at `at` goes to the beginning instead.
 bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
@@ -194,8 +203,8 @@ bool RingSender::restarts_if_empty() noexcept {
 /// than short ones, which shall not be kept in a small part.
 bool RingSender::ends_short_round(uint32_t offset) const noexcept {
   return x_only_short &&
-         (offset - kFirstRound < kLeastWholeRound ||
-          (offset - uint32_t(kShmPage) < kLeastWholeRound && one_of_many(&RecentRings::of_short)));
+         (offset - kFirstRound < kMostShortStride ||
+          (offset - kRoundOfMany < kMostShortStride && one_of_many(&RecentRings::of_short)));
 }
 
 /// A round that ends here is counted once, also if the receiver lags behind, so that no payload
@@ -211,9 +220,11 @@ bool RingSender::ends_round(uint32_t offset) noexcept {
 }
 
 /// Counts that payloads reach the end of the backed part, also once for each cycle. False: the next
-/// one goes to the beginning even if it has to wait for room there.
+/// one goes to the beginning even if it has to wait for room there. Short ones fill all slots
+/// before.
 bool RingSender::goes_beyond_backed() noexcept {
-  if (!x_backing || (x_core && x_core->shared()) || one_of_many(&RecentRings::of_others))
+  if (!x_backing || x_only_short || (x_core && x_core->shared()) ||
+      one_of_many(&RecentRings::of_others))
     return false;
   const uint32_t end = restart_payload(x_byte_head);
   if (std::exchange(x_counted, end) == end || ++x_ends < kRoundsEach) return false;
@@ -226,10 +237,10 @@ bool RingSender::bytes_fit(uint32_t at, uint32_t length) noexcept {
   return end - x_byte_tail <= kByteRing || (refresh(), end - x_byte_tail <= kByteRing);
 }
 
-// A payload is not split at the end, so up to kMaxEager bytes stay unused there. What a round left
-// unused is no room before the receiver has taken all of it.
+// A payload is not split at the end, so up to kMostStride bytes stay unused there. What a round
+// left unused is no room before the receiver has taken all of it.
 bool RingSender::room_for_bytes(uint32_t bytes) noexcept {
-  const uint32_t most = bytes + kMaxEager;
+  const uint32_t most = bytes + kMostStride;
   const auto fit = [&] {
     return held_from(x_byte_tail) + most <= x_end && x_byte_head - x_byte_tail + most <= kByteRing;
   };
@@ -259,9 +270,13 @@ void RingReceiver::find_bytes(RingEntry& entry, uint32_t word) noexcept {
     entry.kind = kBroken;
     return;
   }
+  // The next slot is far from this one, so no core fetches it by itself; a stream of payloads
+  // between far cores would wait for its line each time.
+  __builtin_prefetch(&x_memory.slots[slot_of(x_tail + 1, x_mask)]);
   x_byte_before = x_byte_tail;
-  x_byte_tail =
-      word & kRestart ? restart_payload(x_byte_tail) : place_payload(x_byte_tail, entry.length);
+  x_byte_tail = word & kRestart
+                    ? restart_payload(x_byte_tail)
+                    : place_payload(x_byte_tail, entry.length, (word & kBehindGap) != 0);
   entry.payload = x_memory.bytes + (x_byte_tail & (kByteRing - 1));
   x_byte_tail = after_payload(x_byte_tail, entry.length);
   // A sender of long payloads runs out of bytes long before a quarter of the slots is used. It

@@ -38,12 +38,12 @@ struct RingMemory {
 /// Makes the ring empty at sequence number `start`. Call before any sender knows the ring.
 void reset_ring(const RingMemory& memory, uint32_t start) noexcept;
 
-/// First byte of a payload of `length` in the byte ring if the previous payloads end at `at`:
+/// First byte of a payload of `length` in the byte ring if the previous payload ended at `at`:
 /// 64-byte aligned, never split, never in the last kHotControl bytes. Both sides compute it, so it
-/// is not transmitted.
-constexpr uint32_t place_payload(uint32_t at, uint32_t length) noexcept {
-  const uint32_t offset = at & (kByteRing - 1);
-  return offset + length > kPayloadEnd ? at + (kByteRing - offset) : at;
+/// is not transmitted. `gap`: kBehindGap.
+constexpr uint32_t place_payload(uint32_t at, uint32_t length, bool gap) noexcept {
+  const uint32_t end = at & (kByteRing - 1), begin = end + (gap && end > 0 ? kPayloadGap : 0);
+  return at - end + (begin + length > kPayloadEnd ? kByteRing : begin);
 }
 /// The same where the sender restarts at the beginning of the byte ring (kRestart).
 constexpr uint32_t restart_payload(uint32_t at) noexcept {
@@ -56,21 +56,31 @@ constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
   const uint32_t bytes = (length + uint32_t(kLine) - 1) & ~(uint32_t(kLine) - 1);
   return at + bytes + (bytes % kShmPage == 0 ? uint32_t(kLine) : 0);
 }
-/// From one payload to the next, at most.
-inline constexpr uint32_t kMostStride = after_payload(0, kMaxEager);
+/// From one payload of `length` to the next with a gap.
+constexpr uint32_t stride_of(uint32_t length) noexcept {
+  return after_payload(0, length) + kPayloadGap;
+}
+inline constexpr uint32_t kMostStride = stride_of(kMaxEager);
+
+/// The slot of the entry with this sequence number, in a ring of `mask` + 1 slots.
+constexpr uint32_t slot_of(uint32_t sequence, uint32_t mask) noexcept {
+  return sequence * kSlotStep & mask;
+}
 
 /// A payload from this length on is long: its copy takes most of the time of its packet.
 inline constexpr uint32_t kLongPayload = 4096;
-inline constexpr uint32_t kPrefetchAhead = 8;
 /// A receiver publishes the room of its byte ring at least this often.
 inline constexpr uint32_t kPublishBytes = kByteRing / 32;
 /// Payloads go on to lines that were not used for a while: to write lines that are still in the
 /// receiver's L1 cache is slow, and to learn that the ring is empty the sender would have to fetch
 /// another line. Shorter ones than this need few lines: while there are no others, they go round in
-/// kFirstRound, or in a page if the endpoint uses more than a few rings at a time, unless the
-/// receiver lags behind there. Where sender and receiver take turns on a
-/// core, all payloads restart at the beginning whenever everything before them was consumed.
+/// kFirstRound, or in kRoundOfMany if the endpoint uses more than a few rings at a time, unless the
+/// receiver lags behind there. Where sender and receiver take turns on a core, all payloads restart
+/// at the beginning whenever everything before them was consumed.
 inline constexpr uint32_t kLeastWholeRound = 1024;
+inline constexpr uint32_t kMostShortStride = stride_of(kLeastWholeRound - 1);
+static_assert(kHotSlots * kMostShortStride <= kBackedBytes);
+inline constexpr uint32_t kRoundOfMany = kByteRing / 128;
 /// A sender of longer payloads cycles through the whole byte ring in the end: a line that has left
 /// the cache of the receiver's core is written in half the time. If the endpoint uses more than a
 /// few rings at a time, each cycles through this first part where its receiver keeps up, so that
@@ -132,7 +142,9 @@ class SlotSender {
                                    size_t count, size_t length) noexcept {
     if (x_head == x_limit && !refresh()) [[unlikely]]
       return false;
-    Slot& slot = x_memory.slots[x_head & x_mask];
+    Slot& slot = x_memory.slots[slot_of(x_head, x_mask)];
+    // Not earlier: the receiver polls this line and would take it back.
+    own_line(&slot);
     uint32_t place = 0;
     if (count == 1 && length <= kSlotPayload) [[likely]] {
       hmem::copy_short(slot.payload, payload->iov_base, length);
@@ -182,12 +194,8 @@ class SlotSender {
 
   void finish(Slot& slot, uint32_t word, const void* header) noexcept {
     copy_header(slot.header, header);
-    const uint32_t head = x_head + 1;
-    store_release(slot.stamp, uint64_t(word) << 32 | head);
-    x_head = head;
-    // Own the line of a later entry before it is needed, but not the next one, which the receiver
-    // polls.
-    own_line(&x_memory.slots[(head + kPrefetchAhead) & x_mask]);
+    store_release(slot.stamp, uint64_t(word) << 32 | (x_head + 1));
+    ++x_head;
   }
 };
 
@@ -259,6 +267,7 @@ class RingSender final : public SlotSender {
  private:
   friend class SlotSender;  // put_bytes() and taken_up_to()
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
+  bool leaves_gap(size_t count, uint32_t length) const noexcept;
   bool starts_over(uint32_t at, uint32_t length) noexcept;
   bool ends_round(uint32_t offset) noexcept;
   bool goes_beyond_backed() noexcept;
@@ -325,9 +334,9 @@ class RingReceiver {
   bool next(RingEntry& entry) noexcept {
     const uint64_t found = stamp();
     if (uint32_t(found) != x_tail + 1) return false;
-    const Slot& slot = x_memory.slots[x_tail & x_mask];
+    const Slot& slot = x_memory.slots[slot_of(x_tail, x_mask)];
     const auto word = uint32_t(found >> 32);
-    entry = {Kind(word >> 24 & 0x7f), word & 0xffffff, slot.header, slot.payload};
+    entry = {Kind(word >> 24 & 0x7f), word & kLengthMask, slot.header, slot.payload};
     if (entry.length > kSlotPayload) [[unlikely]]
       find_bytes(entry, word);
     return true;
@@ -339,7 +348,7 @@ class RingReceiver {
   bool take() noexcept;
   /// The header of the entry after the one that next() gave; null = there is none yet.
   const std::byte* following() const noexcept {
-    const Slot& slot = x_memory.slots[(x_tail + 1) & x_mask];
+    const Slot& slot = x_memory.slots[slot_of(x_tail + 1, x_mask)];
     return uint32_t(load_acquire(slot.stamp)) == x_tail + 2 ? slot.header : nullptr;
   }
   /// next() shall give the same entry again.
@@ -373,7 +382,9 @@ class RingReceiver {
   bool take_sleeper() noexcept { return shm::take_sleeper(*x_memory.waiting); }
 
  private:
-  uint64_t stamp() const noexcept { return load_acquire(x_memory.slots[x_tail & x_mask].stamp); }
+  uint64_t stamp() const noexcept {
+    return load_acquire(x_memory.slots[slot_of(x_tail, x_mask)].stamp);
+  }
   void find_bytes(RingEntry& entry, uint32_t word) noexcept;
 
   RingMemory x_memory;

