@@ -68,10 +68,11 @@ class Cuda final : public DeviceMemory {
   util::Result<util::Fd> export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
 
   /// Makes CUDA finish what it calls synchronous operations on the allocation (cudaMemset(), and
-  /// cudaMemcpy() within devices) before the call that began them returns; otherwise they may end
-  /// later, and transfers do not wait for them. Waits for those that are under way. CUDA is asked
-  /// once for each allocation, and later calls only look that up. It refuses memory of
-  /// cuMemCreate() and of pools. copy() does the same for the first pointer that is device memory.
+  /// cudaMemcpy() within devices or from pageable host memory) before the call that began them
+  /// returns; otherwise they may end later, and transfers do not wait for them. Waits for those
+  /// that are under way. CUDA is asked once for each allocation, and later calls only look that up.
+  /// It refuses memory of cuMemCreate() and of pools. copy() does the same for the first pointer
+  /// that is device memory.
   void make_synchronous(const Allocation& memory) noexcept;
 
   /// False in a forked child.
