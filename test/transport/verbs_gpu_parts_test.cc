@@ -1,6 +1,8 @@
 // Tests which memory of GPUs is registered with the NIC: of several GPUs, and of long allocations.
 #include <dlfcn.h>
 
+#include <deque>
+
 #include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/open_region.h"
 #include "transport/verbs_gpu_scene.h"
@@ -9,6 +11,19 @@ namespace erdma::test {
 namespace {
 
 using transport::verbs::Registration;
+
+/// The adapter refuses the next registration by its address.
+void refuse_next_pin() {
+  const auto control =
+      reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  ck_assert_int_eq(control("reg errno=EFAULT times=1"), 0);
+}
+
+/// Registers it for the application, and ends that.
+void open_region(const Scene& scene, const DeviceMemory& memory) {
+  transport::verbs::GpuMemoryRegistrar registrar(*scene.device, *hmem::Cuda::get());
+  ck_assert(bool(registrar.open({memory.at(0), memory.length()}, nullptr, true, false)));
+}
 
 SUITE(.run = on_simulated_devices);
 
@@ -38,20 +53,14 @@ TEST(one_allocation_that_can_not_be_pinned_leaves_the_others_theirs, 3) {
   ways(1, 0);
   Scene scene;
   const DeviceMemory pinned(8192), refused(8192), other(8192);
-  const auto control =
-      reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
-  transport::verbs::GpuMemoryRegistrar registrar(*scene.device, *hmem::Cuda::get());
-  const auto open_region = [&] {
-    ck_assert(bool(registrar.open({pinned.at(0), 8192}, nullptr, true, false)));
-  };
   Registration made;
   if (_i == 0) (void)scene.key(pinned);
-  if (_i == 1) open_region();
-  ck_assert_int_eq(control("reg errno=EFAULT times=1"), 0);
+  if (_i == 1) open_region(scene, pinned);
+  refuse_next_pin();
   ck_assert_int_eq(scene.registrations.acquire(refused.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
   const std::string said = warnings();
   ck_assert(contains(said, "nvidia-peermem") == (_i == 2));
-  if (_i == 2) open_region();
+  if (_i == 2) open_region(scene, pinned);
   if (_i < 2) {
     ck_assert(contains(said, "some GPU memory"));
     ck_assert_int_eq(scene.registrations.acquire(refused.at(0), 8192, kReads, made),
@@ -59,6 +68,42 @@ TEST(one_allocation_that_can_not_be_pinned_leaves_the_others_theirs, 3) {
   }
   (void)scene.key(other);
   ck_assert(warnings().empty());
+}
+
+TEST(a_refusal_of_a_gpu_that_is_over_costs_no_calls) {
+  ways(1, 0);
+  const DeviceMemory memory(8192), other(8192);
+  unsigned long calls[2];
+  for (const bool refused : {false, true}) {
+    Scene scene;
+    Registration made;
+    if (refused) {
+      refuse_next_pin();
+      ck_assert_int_eq(scene.registrations.acquire(other.at(0), 8192, kReads, made),
+                       -FI_EOPNOTSUPP);
+      open_region(scene, other);
+    }
+    (void)scene.key(memory);
+    const unsigned long before = softcuda_calls(nullptr);
+    (void)scene.key(memory);
+    calls[refused] = softcuda_calls(nullptr) - before;
+  }
+  ck_assert_uint_eq(calls[0], calls[1]);
+}
+
+/// Otherwise each message would ask CUDA and the kernel again.
+TEST(each_of_many_refused_allocations_is_tried_once) {
+  constexpr unsigned kMany = 200;
+  ways(0, 1);
+  Scene scene;
+  std::deque<DeviceMemory> memory;
+  Registration made;
+  for (unsigned i = 0; i < kMany; ++i) memory.emplace_back(4096);
+  ck_assert_int_eq(softcuda_control("fail cuMemGetHandleForAddressRange error=1 times=200"), 0);
+  for (int messages = 0; messages < 2; ++messages)
+    for (const DeviceMemory& one : memory)
+      ck_assert_int_eq(scene.registrations.acquire(one.at(0), 4096, kReads, made), -FI_EOPNOTSUPP);
+  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), kMany);
 }
 
 /// Of a long allocation, the NIC registers what an access needs, and keeps it for others nearby.

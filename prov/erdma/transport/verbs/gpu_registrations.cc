@@ -208,9 +208,10 @@ void GpuRegistrations::drop_unused(uint64_t now, RegionList& retired) noexcept {
 util::Result<GpuRegion*> GpuRegistrations::hold(const hmem::Allocation& part, int rights) {
   Retired stale;
   int gpu = x_refusals.any_gpu() ? x_cuda.gpu_of(pointer_to(part.base)) : -1;
-  if (x_device.has_pinned_gpu(gpu)) gpu = -1;  // a region of the application, since the refusal
+  const bool pinned_since = x_device.has_pinned_gpu(gpu);  // by a region of the application
   {
     const std::lock_guard guard(x_mutex);
+    if (pinned_since) x_refusals.remove_gpu(gpu);
     if (GpuRegion* const known = find(part, rights, stale)) return add_user(*known);
     if (x_refusals.contains(gpu, part.id)) return -FI_EOPNOTSUPP;
   }
