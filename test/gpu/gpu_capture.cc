@@ -238,6 +238,13 @@ class Calls {
          [&] { return x_api.device_of(memory_at(x_memory)) < 0; }},
         {"cuPointerGetAttribute, host memory",
          [&] { return x_api.kind_of(x_bytes.data()) == MemoryKind::unknown; }},
+        {"cuPointerGetAttributes", [&] { return x_api.facts_of(memory_at(x_memory)).id == 0; }},
+        {"cuPointerSetAttribute",
+         [&] {
+           const unsigned on = 1;
+           if (!x_api.cuPointerSetAttribute) return -1;
+           return x_api.cuPointerSetAttribute(&on, kPointerSyncMemops, x_memory);
+         }},
         {"cuDeviceGetAttribute",
          [&] {
            int value = 0;
