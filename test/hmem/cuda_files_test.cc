@@ -136,7 +136,8 @@ TEST(exported_memory_is_read_where_it_is_mapped) {
 }
 
 /// A thread without a context copies to host memory in the primary context of the owner's device,
-/// which the application may release after the memory was mapped.
+/// which the application may release after the memory was mapped. It stays this thread's current
+/// context.
 TEST(mapping_is_opened_for_host_memory_only_where_a_copy_has_a_context) {
   const DeviceMemory memory(std::vector<char>(1000, 'a')), here(8);
   const Imported mapped = import(share(memory.at(0)), here.at(0));
@@ -145,7 +146,9 @@ TEST(mapping_is_opened_for_host_memory_only_where_a_copy_has_a_context) {
   ck_assert(bool(cuda().ipc().open(mapped.handle, here.at(0))));
   Context context = nullptr;
   ck_assert_int_eq(cuDevicePrimaryCtxRetain(&context, 0), 0);
+  const unsigned long before = softcuda_calls("cuDevicePrimaryCtxRetain");
   ck_assert(bool(cuda().ipc().open(mapped.handle, nullptr)));
+  ck_assert_uint_eq(softcuda_calls("cuDevicePrimaryCtxRetain"), before);  // a question is enough
   for (int uses = 0; uses < 3; ++uses) cuda().ipc().close(mapped.handle);
 }
 

@@ -148,13 +148,11 @@ int CudaFiles::map(const Held& physical, const void* near, Mapped& made) noexcep
 }
 
 /// Gives read and write access to the device that holds the memory, which executes copies to host
-/// memory, and to the device of `near`. Copies run in any thread that makes progress, so without
-/// `near` the owning device must have an active primary context.
+/// memory, and to the device of `near`. Without `near` the owning device must have an active
+/// primary context. The calling thread's own context is not enough, though a copy would try it: it
+/// may be a primary context that was released, and a thread without one may continue the copy.
 int CudaFiles::give_access(Mapped& file, const void* near) noexcept {
-  if (!near) {
-    const PrimaryContext primary(x_api, file.owner);
-    if (!primary.get()) return -FI_EOPNOTSUPP;
-  }
+  if (!near && !PrimaryContext::is_active(x_api, file.owner)) return -FI_EOPNOTSUPP;
   Result rc = admit(file, file.owner);
   if (rc == kSuccess && near) rc = admit(file, x_api.device_of(near));
   return rc == kSuccess ? 0 : refuse("cuMemSetAccess", rc);

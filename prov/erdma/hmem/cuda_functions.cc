@@ -85,14 +85,17 @@ BesideCaptures::~BesideCaptures() {
   if (x_changed) x_api.cuThreadExchangeStreamCaptureMode(&x_mode);
 }
 
-PrimaryContext::PrimaryContext(const Functions& api, Device device) noexcept
-    : x_api(api), x_device(device) {
+bool PrimaryContext::is_active(const Functions& api, Device device) noexcept {
   unsigned flags = 0;
   int active = 0;
-  if (device < 0 || !api.cuDevicePrimaryCtxGetState || !api.cuDevicePrimaryCtxRetain ||
-      !api.cuDevicePrimaryCtxRelease_v2 ||
-      api.cuDevicePrimaryCtxGetState(device, &flags, &active) != kSuccess || !active ||
-      api.cuDevicePrimaryCtxRetain(&x_context, device) != kSuccess)
+  return device >= 0 && api.cuDevicePrimaryCtxGetState && api.cuDevicePrimaryCtxRetain &&
+         api.cuDevicePrimaryCtxRelease_v2 &&
+         api.cuDevicePrimaryCtxGetState(device, &flags, &active) == kSuccess && active;
+}
+
+PrimaryContext::PrimaryContext(const Functions& api, Device device) noexcept
+    : x_api(api), x_device(device) {
+  if (!is_active(api, device) || api.cuDevicePrimaryCtxRetain(&x_context, device) != kSuccess)
     x_context = nullptr;
 }
 

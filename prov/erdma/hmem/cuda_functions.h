@@ -121,6 +121,8 @@ class BesideCaptures {
 /// application may release it meanwhile.
 class PrimaryContext {
  public:
+  /// Whether an object made now would have a context.
+  static bool is_active(const Functions& api, Device device) noexcept;
   PrimaryContext(const Functions& api, Device device) noexcept;
   PrimaryContext(const PrimaryContext&) = delete;
   PrimaryContext& operator=(const PrimaryContext&) = delete;
