@@ -238,6 +238,19 @@ TEST(each_allocation_is_made_synchronous_once, 2) {
   ck_assert(erdma::test::g_log.empty());
 }
 
+TEST(memory_without_a_context_is_made_synchronous_once) {
+  erdma::test::g_made_by = erdma::test::MadeBy::mapping;
+  const DeviceMemory memory(8);
+  erdma::hmem::Allocation found;
+  ck_assert(cuda().allocation(memory.at(0), found));
+  ck_assert_int_eq(cuDevicePrimaryCtxRelease_v2(0), 0);
+  ck_assert_int_eq(cuCtxSetCurrent(nullptr), 0);
+  cuda().make_synchronous(found);
+  const unsigned long calls = softcuda_calls(nullptr);
+  cuda().make_synchronous(found);
+  ck_assert_uint_eq(softcuda_calls(nullptr), calls);
+}
+
 /// The first copy also creates the stream.
 TEST(copy_leaves_captures_of_other_threads_alone, 2) {
   const auto bytes = numbers(1000);

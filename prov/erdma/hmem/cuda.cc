@@ -169,16 +169,16 @@ int Cuda::why_no_dmabuf(Result error, const void* pointer) const noexcept {
 void Cuda::make_synchronous(const Allocation& memory) noexcept {
   if (!usable() || asked_at(memory.id).load(std::memory_order_relaxed) == memory.id) return;
   const EnteredContext in(x_api, pointer_to(memory.base));
-  if (in.get()) make_synchronous(in);
+  make_synchronous(memory.id, memory.base);
 }
 
-void Cuda::make_synchronous(const EnteredContext& in) noexcept {
+/// Call in the context of the memory, if it has one: CUDA refuses memory that has none.
+void Cuda::make_synchronous(uint64_t id, DevicePointer at) noexcept {
   constexpr unsigned kOn = 1;
-  std::atomic<uint64_t>& asked = asked_at(in.id());
-  if (!in.id() || asked.load(std::memory_order_relaxed) == in.id()) return;
-  if (x_api.cuPointerSetAttribute)
-    (void)x_api.cuPointerSetAttribute(&kOn, kPointerSyncMemops, address_of(in.memory()));
-  asked.store(in.id(), std::memory_order_relaxed);
+  std::atomic<uint64_t>& asked = asked_at(id);
+  if (!id || asked.load(std::memory_order_relaxed) == id) return;
+  if (x_api.cuPointerSetAttribute) (void)x_api.cuPointerSetAttribute(&kOn, kPointerSyncMemops, at);
+  asked.store(id, std::memory_order_relaxed);
 }
 
 // --- copies -------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
   std::optional<EnteredContext> in;
   if (usable()) in.emplace(x_api, to, from);
   if (in && in->get()) {
-    make_synchronous(*in);
+    make_synchronous(in->id(), address_of(in->memory()));
     return copy_in(in->get(), to, from, length);
   }
   const char* why = "the CUDA driver does not know it, it may have been freed";

@@ -110,7 +110,7 @@ class Cuda final : public DeviceMemory {
     return copy(to, from, length);
   }
   int copy_in(cuda_api::Context context, void* to, const void* from, size_t length) noexcept;
-  void make_synchronous(const cuda_api::EnteredContext& in) noexcept;
+  void make_synchronous(uint64_t id, cuda_api::DevicePointer at) noexcept;
   std::atomic<uint64_t>& asked_at(uint64_t id) noexcept { return x_asked[id % x_asked.size()]; }
 
   const cuda_api::Functions x_api;
