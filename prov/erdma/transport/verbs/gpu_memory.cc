@@ -95,8 +95,8 @@ const char* GpuRefusal::remedy() const noexcept {
   if (by_address == EMSGSIZE)
     return "It is more than the NIC registers at once: register several shorter regions";
   if (for_all()) return kNoWayRemedy;
-  return final() ? "Memory of cudaMalloc can be registered, but no managed memory and no memory "
-                   "of another process"
+  return final() ? "Memory of cudaMalloc can be registered, but no managed memory, and no memory "
+                   "of a pool or of another process"
                  : "It is tried again the next time";
 }
 
