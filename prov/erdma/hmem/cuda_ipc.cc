@@ -11,8 +11,8 @@ using namespace cuda_api;
 
 namespace {
 
-/// The number of handles that are cached, without those in use: getting one from the driver takes
-/// longer than everything else in this file.
+/// The number of handles that are cached; more only if all are in use. Getting one from the driver
+/// takes longer than everything else in this file.
 constexpr size_t kExports = 64;
 
 }  // namespace
