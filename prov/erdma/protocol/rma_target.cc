@@ -23,19 +23,21 @@ constexpr uint32_t kMaxUnserved = 2 * 65536;
 /// Most bytes of copied results (of atomics and of ordered reads) that wait for one peer.
 constexpr size_t kMostResultBytes = size_t(64) << 20;
 
-/// Returns whether the request is an endpoint's read of its own device memory that should have gone
-/// through the NIC. Clients flush by such reads; a copy by the driver could return the bytes that
-/// were there before the NIC wrote.
+/// Returns whether the request, a read of device memory, is an endpoint's read of its own memory
+/// that should have gone through the NIC. Clients flush by such reads; a copy by the driver could
+/// return the bytes that were there before the NIC wrote.
 bool must_flush(const Peer& peer, const Request& request) noexcept {
-  if (!peer.itself) return false;
   const auto* const end = request.regions + request.memory.count;
-  if (std::none_of(request.regions, end,
-                   [](auto* region) { return region->registered != nullptr; }))
-    return false;
+  return peer.itself &&
+         std::any_of(request.regions, end, [](auto* region) { return bool(region->registered); });
+}
+
+/// Returns the error of a read that must flush.
+int refuse_flush() noexcept {
   ERDMA_WARN(EP_DATA,
              "a read of the endpoint's own GPU memory can't go through the NIC, so it would not "
              "flush: it must be of one piece of memory, without data\n");
-  return true;
+  return -FI_EOPNOTSUPP;
 }
 
 void tell_refused(const Peer& peer, const char* purpose) noexcept {
@@ -53,8 +55,9 @@ int empty_flush(const Peer& peer, const Request& request, Regions& known) noexce
     Request byte;
     byte.segments[0] = {segment.address, segment.key, 1};
     const int refused = byte.locate(&known, FI_REMOTE_READ);
-    if (refused) tell_refused(peer, "to flush");
-    if (refused || must_flush(peer, byte)) return refused ? refused : -FI_EOPNOTSUPP;
+    if (!refused) return refuse_flush();
+    tell_refused(peer, "to flush");
+    return refused;
   }
   return 0;
 }
@@ -173,7 +176,7 @@ void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& r
   const Buffers& memory = request.memory;
   const bool writes = access == FI_REMOTE_WRITE;
   if (!writes && must_flush(peer, request))
-    return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+    return x_controls.send_fin(peer, request.initiator(), refuse_flush());
   if (request.remote_key.size) return serve(peer, link, request);
   std::unique_ptr<std::byte[]> result(writes ? nullptr
                                              : new (std::nothrow) std::byte[memory.length]);
