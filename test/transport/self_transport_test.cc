@@ -99,6 +99,42 @@ TEST(a_failed_link_delivers_nothing_more_and_is_up_again_once_that_is_told) {
   ck_assert_uint_eq(alone.sink.packets[0].number(), 2);
 }
 
+/// The receiver of the report sends, reads, writes, and fails the link again.
+TEST(a_link_that_goes_down_takes_nothing_before_that_is_told) {
+  struct Eager final : transport::NullSink {
+    void on_packet(transport::Link&, const std::byte*, const std::byte*, size_t) noexcept override {
+      ++packets;
+    }
+    void on_done(uint64_t token, int) noexcept override {
+      ck_assert_uint_eq(token, 5);
+      ck_assert_int_eq(alone.send(1), -FI_EAGAIN);
+      ck_assert_int_eq(alone.link.get({key, 0, 1}, &local, 1, 6), -FI_EAGAIN);
+      ck_assert_int_eq(alone.link.put({key, 0, 1}, &local, 1, 7, true), -FI_EAGAIN);
+      alone.link.fail(-FI_ENOMEM);
+    }
+    void on_link_down(transport::Link&, int why) noexcept override {
+      ++downs;
+      status = why;
+      ck_assert_int_eq(alone.send(2), 0);
+    }
+    Alone alone;
+    RemoteKey key;
+    std::byte byte{};
+    const iovec local{&byte, 1};
+    int packets = 0, downs = 0, status = 0;
+  } sink;
+  Alone& alone = sink.alone;
+  ck_assert_int_eq(alone.link.share(&sink.local, 1, 1, Access::remote_read, sink.key), 0);
+  ck_assert_int_eq(alone.link.get({sink.key, 0, 1}, &sink.local, 1, 5), 0);
+  alone.link.fail(-FI_ECONNABORTED);
+  ck_assert_int_eq(alone.transport.poll(sink), 2);
+  ck_assert_int_eq(sink.packets, 0);
+  while (!alone.transport.arm()) alone.transport.poll(sink);
+  ck_assert_int_eq(sink.packets, 1);
+  ck_assert_int_eq(sink.downs, 1);
+  ck_assert_int_eq(sink.status, -FI_ECONNABORTED);
+}
+
 /// The receiver of a packet fails the link.
 TEST(a_link_that_fails_while_it_delivers_stops_at_once) {
   struct Failing final : transport::NullSink {

@@ -46,7 +46,7 @@ class SelfTransport::Loop final : public Link {
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint) noexcept override try {
     x_idle = false;
-    if (x_packets.size() >= kMaxQueued) return -FI_EAGAIN;
+    if (x_down || x_packets.size() >= kMaxQueued) return -FI_EAGAIN;
     std::vector<std::byte> packet(kHeaderBytes + length);
     std::memcpy(packet.data(), header.bytes, kHeaderBytes);
     hmem::gather(packet.data() + kHeaderBytes, payload, count, 0, length);
@@ -76,6 +76,7 @@ class SelfTransport::Loop final : public Link {
           uint64_t token) noexcept override {
     Memory from;
     if (!decode(remote, from)) return -FI_EINVAL;
+    if (x_down) return -FI_EAGAIN;
     copy(local, count, from.iov, from.head.count, remote.length);
     return note_done(token);
   }
@@ -83,12 +84,13 @@ class SelfTransport::Loop final : public Link {
           bool) noexcept override {
     Memory to;
     if (!decode(remote, to)) return -FI_EINVAL;
+    if (x_down) return -FI_EAGAIN;
     copy(to.iov, to.head.count, local, count, remote.length);
     return note_done(token);
   }
   void fail(int status) noexcept override {
     x_idle = false;
-    x_down = status;
+    if (!x_down) x_down = status;
   }
 
   /// Delivers the packets that were waiting at the start; the upcalls may add more.
@@ -114,6 +116,7 @@ class SelfTransport::Loop final : public Link {
   void update_idle() noexcept {
     x_idle = x_packets.empty() && x_dones.empty() && !x_lack.felt() && !x_down;
   }
+  /// Nothing is added before on_link_down(), also not by on_done(), as the link takes nothing now.
   int go_down(Sink& sink) noexcept {
     x_packets.clear();
     const int steps = x_dones.report(sink);
@@ -134,7 +137,7 @@ class SelfTransport::Loop final : public Link {
   bool& x_idle;  ///< the transport's: poll() has nothing to do
   std::deque<std::vector<std::byte>> x_packets;
   DeferredDones x_dones;
-  int x_down = 0;  ///< the status that the next poll() reports; 0: the link is up
+  int x_down = 0;  ///< the first status, which the next poll() reports; 0: the link is up
   LackOfMemory x_lack;
 };
 

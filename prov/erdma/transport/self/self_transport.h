@@ -8,7 +8,7 @@ namespace erdma::transport::self {
 
 /// The loopback of an endpoint to itself. Packets wait in memory until poll(); get() and put() copy
 /// inside the process. Its only link goes down only if the protocol fails it, and is up again
-/// at once.
+/// once that is reported.
 class SelfTransport final : public Transport {
  public:
   explicit SelfTransport(const util::SocketAddress& name);
