@@ -32,8 +32,9 @@ class BulkIn {
   /// -FI_EINVAL or -FI_ENOMEM.
   int start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token, uint64_t group = 0) noexcept;
-  /// Begins to access a shared region. on_done() may report -FI_EBUSY (the region is being revoked)
-  /// or -FI_EOPNOTSUPP (it cannot be reached); any part of the bytes may have been moved then.
+  /// Begins to access a shared region. on_done() may report -FI_EBUSY (not now: the region is being
+  /// revoked, or the kernel lacked memory) or -FI_EOPNOTSUPP (it cannot be reached); any part of
+  /// the bytes may have been moved then.
   int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   /// Moves a chunk or two of the active transfers; calls sink.on_done() for each that has finished.

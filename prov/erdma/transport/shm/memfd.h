@@ -33,7 +33,8 @@ class Memfd {
   }
   int fd() const noexcept { return x_fd.get(); }
   void close_fd() noexcept { x_fd.reset(); }  ///< the mapping stays
-  /// Guarantees [offset, offset+bytes), where nobody has written yet. 0 or -FI_ENOMEM.
+  /// Guarantees [offset, offset+bytes). Without a descriptor, nobody may have written there yet. 0
+  /// or -FI_ENOMEM.
   int back(size_t offset, size_t bytes) noexcept;
   /// Closes the descriptor unless back() will need it (kernels before 5.14).
   void close_fd_unless_needed() noexcept;
