@@ -37,12 +37,15 @@ AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
   const double end = asked_at + longest_seconds;
   const auto left = [&] { return end - observer.seconds(); };
   size_t memory = seen.memory;
-  while (!question.fully_answered(seen.processes) && left() > 0 && memory < kMostCostOfAll) {
-    observer.sleep(std::clamp(left(), 0.0, kBetweenLooks));
+  while (!question.fully_answered(seen.processes) && left() > 0) {
+    // Processes have all their time, whatever the pages of others cost.
+    const bool may_look = memory < kMostCostOfAll;
+    observer.sleep(std::clamp(left(), 0.0, may_look ? kBetweenLooks : between_questions));
     if (const double now = observer.seconds(); now - asked_at >= between_questions) {
       question.ask_again(seen.processes);
       asked_at = now;
     }
+    if (!may_look && left() > 0) continue;
     seen = Look();  // so that memory never holds two looks
     seen = observer.look();
     memory += seen.memory;

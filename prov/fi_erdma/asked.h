@@ -30,8 +30,9 @@ struct Observer {
   std::function<void(double seconds)> sleep;
 };
 
-/// Returns when all endpoints of the processes have answered, after longest_seconds, or once the
-/// looks have allocated kMostCostOfAll bytes in pages, which forged ones can give back each time.
+/// Returns when all endpoints of the processes have answered, or after longest_seconds. Once the
+/// looks have allocated kMostCostOfAll bytes in pages, which forged ones can give back each time,
+/// there is only one more look, at the end.
 AskedLook look_and_ask(const Observer& observer, double longest_seconds);
 AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds);
 
