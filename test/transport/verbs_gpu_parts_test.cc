@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "transport/verbs/gpu_memory.h"
+#include "transport/verbs/gpu_refusals.h"
 #include "transport/verbs/open_region.h"
 #include "transport/verbs_gpu_scene.h"
 
@@ -104,6 +105,20 @@ TEST(each_of_many_refused_allocations_is_tried_once) {
     for (const DeviceMemory& one : memory)
       ck_assert_int_eq(scene.registrations.acquire(one.at(0), 4096, kReads, made), -FI_EOPNOTSUPP);
   ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), kMany);
+}
+
+TEST(refused_allocations_whose_ids_have_the_same_remainder_are_all_known) {
+  constexpr uint64_t kFirst = 7, kStep = 1024;
+  transport::verbs::GpuRefusals refusals;
+  for (const int times : {1, 2})
+    for (uint64_t id = kFirst; id < kFirst + 4 * kStep; id += kStep) {
+      ck_assert_int_eq(refusals.contains(-1, id), times == 2);
+      refusals.add(id);
+    }
+  // The oldest makes room for one more.
+  refusals.add(kFirst + 4 * kStep);
+  for (uint64_t id = kFirst; id <= kFirst + 4 * kStep; id += kStep)
+    ck_assert_int_eq(refusals.contains(-1, id), id != kFirst);
 }
 
 /// Of a long allocation, the NIC registers what an access needs, and keeps it for others nearby.
