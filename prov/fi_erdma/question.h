@@ -36,7 +36,7 @@ class Question {
   /// endpoint was opened or closed, which are calls of libfabric, or could not be read.
   bool changed(const Process& now) const;
   /// Whether all endpoints of all processes that were asked have answered, except those that are
-  /// not enabled and therefore cannot.
+  /// not enabled and therefore cannot. False as long as a process has no enabled endpoint.
   bool fully_answered(std::span<const Process> now) const;
 
   /// The index of the block of an endpoint, and its address.

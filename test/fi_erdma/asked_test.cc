@@ -40,7 +40,9 @@ struct Job {
     char question;
     while (read(questions[0], &question, 1) == 1) ++questions_put;
     const uint64_t answers = answers_from && looks >= answers_from ? 6 : 5;
-    std::vector<Block> endpoints = {{3, {{"answers", answers}}, {{"address", "a"}}}};
+    const uint64_t enabled = looks >= enabled_from;
+    std::vector<Block> endpoints = {
+        {3, {{"answers", answers}, {"enabled", enabled}}, {{"address", "a"}}}};
     if (second_needs) {
       const uint64_t its_answers = questions_put >= second_needs ? 6 : 5;
       endpoints.push_back({4, {{"answers", its_answers}}, {{"address", "b"}}});
@@ -74,6 +76,7 @@ struct Job {
   double seconds_of_look = 0;
   int looks = 0;
   int answers_from = 0;  ///< the first look that has an answer; 0: none has
+  int enabled_from = 0;  ///< the first look at which the first endpoint is enabled
   int questions_put = 0;
   int second_needs = 0;  ///< questions before a second endpoint answers; 0: there is none
   bool third_is_not_enabled = false;
@@ -113,6 +116,14 @@ TEST(an_endpoint_that_is_not_enabled_keeps_nobody_waiting) {
   job.third_is_not_enabled = true;
   ck_assert(job.ask(1000).endpoints == (Endpoints{{getpid(), 3}}));
   ck_assert_int_eq(job.looks, 2);
+}
+
+TEST(a_process_without_an_enabled_endpoint_has_its_time) {
+  Job job;
+  job.enabled_from = 3;
+  job.answers_from = 4;
+  ck_assert(job.ask(1000).endpoints == (Endpoints{{getpid(), 3}}));
+  ck_assert_int_eq(job.looks, 4);
 }
 
 TEST(a_question_is_repeated_a_few_times_however_long_the_time_is) {
