@@ -15,6 +15,9 @@
 #include <rdma/fi_rma.h>
 
 #include "fabric/av.h"
+#include "fabric/endpoint_statistics.h"
+#include "fabric/endpoint_summary.h"
+#include "fabric/env.h"
 #include "fabric/nic.h"
 #include "fabric/rig.h"
 #include "fabric/trigger_rig.h"
@@ -523,6 +526,23 @@ TEST(a_use_of_a_counter_that_lacked_memory_can_be_repeated, int(Use::kCount)) {
     if (Use(_i) != Use::of_endpoint) ck_assert(scene.drives(scene.b));
     ck_assert(failed || allocation > 1);
   }
+}
+
+TEST(an_endpoint_is_shown_as_enabled_without_memory_for_its_facts) {
+  using namespace erdma::fabric;
+  EndpointStatistics statistics(true);
+  const std::vector<ShownSetting> settings = {{"FI_ERDMA_JOB_KEY", std::string(100, 'k'), true}};
+  erdma::fake::g_concerns = nullptr;  // also those that the C++ library makes for itself
+  run_short(0);
+  (void)counted([&] {
+    statistics.enabled(EndpointFacts(), settings);
+    return 0;
+  });
+  ck_assert(replenish());
+  const auto page = ProcessPage::get();
+  const auto& shown = page->block_at<EndpointBlock>(kEndpointKind, 0);
+  ck_assert_uint_eq(shown.enabled, 1);
+  ck_assert_str_eq(shown.settings, "");
 }
 
 SUITE(.run = on_simulated_devices);
