@@ -155,10 +155,10 @@ CLI::App* add_doctor(CLI::App& program, Request& request) {
   CLI::Option* const sysfs =
       doctor->add_option("--sysfs", request.sysfs, "Folder with the devices")->excludes(job);
   fi_erdma::add_sides(*doctor, request.peer);
-  for (const char* const of_sides : {"--port", "--limit"})
-    doctor->get_option(of_sides)->excludes(job);
-  doctor->get_option("--serve")->excludes(json)->excludes(job)->excludes(clients)->excludes(sysfs);
-  doctor->get_option("--peer")->excludes(job)->excludes(clients)->excludes(sysfs);
+  doctor->get_option("--limit")->excludes(job);
+  for (const char* const of_sides : {"--serve", "--peer", "--port"})
+    doctor->get_option(of_sides)->excludes(job)->excludes(clients)->excludes(sysfs);
+  doctor->get_option("--serve")->excludes(json);
   return doctor;
 }
 
