@@ -29,7 +29,7 @@ AskedLook with_answers(Look seen, const Question& question) {
 AskedLook look_and_ask(const Observer& observer, double longest_seconds) {
   constexpr double kBetweenLooks = 0.02;
   // Endpoints that no thread polls never answer, and each question costs the others an answer.
-  const double between_questions = std::min(0.2, longest_seconds / 5);
+  const double between_questions = longest_seconds / 5;
   Look seen = observer.look();
   Question question(seen.processes);
   // From here on, as a look at many processes may take longer than they have to answer.
