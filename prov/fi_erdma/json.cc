@@ -115,7 +115,7 @@ Json object_in(const std::string& text) {
 }
 
 void for_each_document(std::istream& from, std::string_view name, const char* array,
-                       const std::function<void(Json&)>& take) {
+                       const std::function<void(Json&)>& take) try {
   const std::string schema = "fi_erdma." + std::string(name) + "/1";
   const std::string output = "the output of fi_erdma " + std::string(name) + " --json";
   const auto refuse = [&](const char* why) {
@@ -139,6 +139,9 @@ void for_each_document(std::istream& from, std::string_view name, const char* ar
   }
   if (from.bad()) throw std::runtime_error("what came cannot be read");
   if (!came) throw EndsEarly(output + " is empty");
+} catch (const std::ios_base::failure&) {
+  // The buffer of a file throws this. Some functions of streams pass it on, others set bad().
+  throw std::runtime_error("what came cannot be read");
 }
 
 std::string host_name() {

@@ -1,6 +1,11 @@
 #include "fi_erdma/json.h"
 
+#include <ios>
+#include <istream>
+#include <stdexcept>
+#include <streambuf>
 #include <string>
+#include <utility>
 
 #include "fi_erdma/pages.h"
 #include "libcheck.h"
@@ -18,6 +23,31 @@ namespace {
 
 Process process_of(const StatPage& page, pid_t pid) {
   return {pid, 'S', fi_erdma::read_page(page.bytes()), 0};
+}
+
+/// As the buffer of a file that cannot be read any further.
+class BrokenFile : public std::streambuf {
+ public:
+  explicit BrokenFile(std::string text) : x_text(std::move(text)) {
+    setg(x_text.data(), x_text.data(), x_text.data() + x_text.size());
+  }
+
+ private:
+  int_type underflow() override { throw std::ios_base::failure("broken"); }
+
+  std::string x_text;
+};
+
+TEST(input_that_can_not_be_read_is_named_so_wherever_it_breaks, 2) {
+  BrokenFile file(_i == 0 ? "" : "{\"schema\": ");
+  std::istream from(&file);
+  std::string why;
+  try {
+    fi_erdma::for_each_document(from, "doctor", "findings", [](Json&) {});
+  } catch (const std::runtime_error& error) {
+    why = error.what();
+  }
+  ck_assert_str_eq(why.c_str(), "what came cannot be read");
 }
 
 // Names that the program gives itself, or numbers where readers expect text.
