@@ -50,7 +50,7 @@ __attribute__((target("avx512f"))) void copy_lines_avx512(std::byte* to, const s
 }
 
 /// Vectors of a whole line read 4 KiB from a near core a sixth faster on Zen 4. Those of half a
-/// line gain little there, but half a round trip takes a tenth less on Zen 3, which has no longer
+/// line gain little there, but half a round trip takes a seventh less on Zen 3, which has no longer
 /// ones. Intel's processors before Ice Lake, which lack VBMI2, may run slower while they use whole
 /// lines.
 using CopyLines = void (*)(std::byte*, const std::byte*, size_t) noexcept;

@@ -25,8 +25,8 @@ inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_
 /// leave them before they are written again: see kShortRound.
 inline constexpr uint32_t kByteRing = 2 * 1024 * 1024;
 /// The part of it that is backed from the beginning. The sender has the rest backed once payloads
-/// have gone round in this part for a while, unless it shares its core or uses more than a few
-/// rings.
+/// of 1 KiB and more have gone round in this part for a while, unless it shares its core or uses
+/// more than a few rings.
 inline constexpr uint32_t kBackedBytes = kByteRing / 2;
 inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it begins
 /// Left unused in front of a payload (kBehindGap). A core that reads a payload fetches some lines

@@ -235,8 +235,9 @@ class RingSender final : public SlotSender {
     x_backing = &backing;
     x_end = kBackedBytes;
   }
-  /// True if payloads of so many bytes in all fit behind the last one. They may still find the ring
-  /// full: each needs a slot, and the sender may start over, which leaves bytes unused.
+  /// True if payloads of so many bytes in all, with the gaps between them, fit behind the last one.
+  /// They may still find the ring full: each needs a slot, and the sender may start over, which
+  /// leaves bytes unused.
   bool room_for_bytes(uint32_t bytes) noexcept;
   /// The same for half of the byte ring.
   bool half_is_free() noexcept { return room_for_bytes(x_end / 2); }
