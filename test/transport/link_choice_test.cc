@@ -8,6 +8,7 @@
 #include "fake/refused_call.h"
 #include "fake/shared_core.h"
 #include "libcheck.h"
+#include "transport/shm/fragment_limits.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/link.h"
 #include "transport/shm_pair.h"
@@ -63,6 +64,30 @@ TEST(a_link_prefers_packets_while_its_receiver_takes_them) {
   ck_assert(refused > 100 && g_looks == 0);  // it is one message that waits
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == sent; }));
   ck_assert(link.prefers_packets(kMost, true));
+}
+
+/// In a ring where the bytes of a message fit, but not the gaps between its packets, it waits as in
+/// a full one.
+TEST(a_message_in_packets_needs_room_for_the_gaps_between_them) {
+  using namespace transport::shm;
+  constexpr size_t kMost = FragmentLimits::kCopied.message, kPart = 8192;
+  constexpr uint32_t kGaps = kMost / kPart * kPayloadGap;
+  Options options;
+  options.cma = false;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  auto& link = static_cast<ShmLink&>(pair.a_to_b());
+  uint64_t sent = make_hot(pair);
+  own_core(link);
+  RingSender& ring = *link.out().hot_ring();
+  const std::vector<char> part(kPart);
+  const iovec iov{const_cast<char*>(part.data()), kPart};
+  for (; ring.room_for_bytes(kMost + kGaps); ++sent)
+    ck_assert_int_eq(link.send(numbered(sent), &iov, 1, kPart, SendHint::none), 0);
+  ck_assert(ring.room_for_bytes(kMost));
+  unsigned waits = 0;
+  while (waits <= RingSender::kPatience && link.prefers_packets(kMost, true)) ++waits;
+  ck_assert_uint_le(waits, RingSender::kPatience);
 }
 
 /// A message that is longer than permitted is a rendezvous even if a packet has room for it.
