@@ -276,8 +276,10 @@ struct FakeUser final : RegionUser {
     if (&which == region) region->users = 0;
   }
   void revoke(uint64_t) noexcept override { ++revoked; }
-  void stop_waiting(uint64_t, bool all) noexcept override {
-    ++(all ? stopped_all : stopped);
+  void stop_waiting(uint64_t, erdma::protocol::Await await) noexcept override {
+    using erdma::protocol::Await;
+    if (await == Await::answers) return;
+    ++(await == Await::nothing ? stopped_all : stopped);
     if (region && gives_up) region->users = 0;
   }
   void watch_counter(Counter& cntr) override { watched.insert(&cntr); }

@@ -230,7 +230,8 @@ TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.close_region();
   pair.run_until_idle();
-  pair.b.engine.grants().stop_waiting(kKey, false);  // the peer said that an access is under way
+  pair.b.engine.grants().stop_waiting(
+      kKey, erdma::protocol::Await::busy_peers);  // the peer said that an access is under way
   ck_assert_uint_eq(pair.region.users, 1);
   must(pair.initiator.read(1, many, sizeof(many), &pair.memory[5], kKey, &g_two));
   pair.run_until_idle();
@@ -251,7 +252,7 @@ TEST(a_peer_that_does_not_answer_is_waited_for_once) {
   pair.introduce();
   pair.close_region();
   ck_assert_uint_eq(pair.region.users, 1);
-  pair.b.engine.grants().stop_waiting(kKey, false);
+  pair.b.engine.grants().stop_waiting(kKey, erdma::protocol::Await::busy_peers);
   ck_assert_uint_eq(pair.region.users, 0);
   // The target grants another region while the peer has not answered yet.
   erdma::test::FakeRegion second(pair.memory.data(), 64, OneSidedPair::kAll);

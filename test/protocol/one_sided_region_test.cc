@@ -67,16 +67,34 @@ TEST(a_region_stays_while_its_user_is_inside, 2) {
   pair.b_to_a().inside = true;
   pair.close_region();
   ck_assert_uint_eq(pair.region.users, 1);
-  pair.b.engine.grants().stop_waiting(kKey, true);
+  pair.b.engine.grants().stop_waiting(kKey, erdma::protocol::Await::nothing);
   ck_assert_uint_eq(pair.region.users, 1);
-  const bool answers = _i;
-  if (answers) {
-    pair.run_until_idle();
-  } else {
-    pair.b_to_a().inside = false;
-    pair.b.engine.grants().stop_waiting(kKey, false);
-  }
+  if (_i) pair.run_until_idle();  // the peer has answered, and accesses another region
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.b_to_a().inside = false;
+  pair.b.engine.grants().stop_waiting(kKey, erdma::protocol::Await::answers);
   ck_assert_uint_eq(pair.region.users, 0);
+}
+
+/// Peers name the key in their answer, and not which of its regions.
+TEST(an_answer_about_an_earlier_region_of_the_key_does_not_free_the_next_one) {
+  SharedPair pair(false);
+  pair.a.transport.behaviour.direct_busy = true;
+  char byte = 0;
+  must(pair.initiator.read(1, &byte, 1, pair.memory.data(), kKey, &g_one));
+  pair.close_region();
+  ck_assert_uint_eq(pair.region.users, 0);
+  FakeRegion next(pair.memory.data(), pair.memory.size(), OneSidedPair::kAll);
+  pair.target.regions.by_key[kKey] = &next;
+  pair.b.engine.progress();  // the read was sent to the earlier region
+  ck_assert_uint_eq(next.users, 1);
+  pair.b_to_a().inside = true;
+  pair.b.engine.grants().revoke(kKey);
+  pair.run_until_idle();
+  ck_assert_uint_eq(next.users, 1);
+  pair.b_to_a().inside = false;
+  pair.b.engine.grants().stop_waiting(kKey, erdma::protocol::Await::answers);
+  ck_assert_uint_eq(next.users, 0);
 }
 
 TEST(what_is_not_possible_now_goes_by_packets) {

@@ -116,8 +116,8 @@ void EndpointDriver::revoke(uint64_t key) noexcept {
   tell([&](protocol::Engine& engine) { engine.grants().revoke(key); });
 }
 
-void EndpointDriver::stop_waiting(uint64_t key, bool all) noexcept {
-  tell([&](protocol::Engine& engine) { engine.grants().stop_waiting(key, all); });
+void EndpointDriver::stop_waiting(uint64_t key, protocol::Await await) noexcept {
+  tell([&](protocol::Engine& engine) { engine.grants().stop_waiting(key, await); });
 }
 
 void EndpointDriver::on_av_insert(uint64_t, const util::SocketAddress& canonical) noexcept {

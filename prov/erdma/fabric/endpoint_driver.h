@@ -82,7 +82,7 @@ class EndpointDriver final : public RegionUser, public AvListener {
   // RegionUser.
   void abandon(const protocol::Region& region, bool by_force) noexcept override;
   void revoke(uint64_t key) noexcept override;
-  void stop_waiting(uint64_t key, bool all) noexcept override;
+  void stop_waiting(uint64_t key, protocol::Await await) noexcept override;
   void watch_counter(Counter& cntr) override { x_ports.watch_counter(cntr); }
   void unwatch_counter(Counter& cntr) noexcept override { x_ports.unwatch_counter(cntr); }
 

@@ -241,9 +241,12 @@ bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
 /// `unanswered`: does not wait any longer for peers to give up direct access. `late`: ends
 /// connections.
 void MemoryRegions::drive_users(MemoryRegion& region, bool unanswered, bool late) noexcept {
+  using protocol::Await;
   util::Guard guard(x_lock);
   for (RegionUser* user : x_users) {
-    if (unanswered) user->stop_waiting(region.key, late);
+    user->stop_waiting(region.key, !unanswered ? Await::answers
+                                   : late      ? Await::nothing
+                                               : Await::busy_peers);
     user->progress();
     user->abandon(region, late);
   }

@@ -38,7 +38,7 @@ class RegionUser : public ProgressSource {
   /// Revokes direct access of peers. The region stays in use until they have answered, or until
   /// stop_waiting().
   virtual void revoke(uint64_t key) noexcept = 0;
-  virtual void stop_waiting(uint64_t key, bool all) noexcept = 0;
+  virtual void stop_waiting(uint64_t key, protocol::Await await) noexcept = 0;
   /// Attaches a counter that counts operations executed by this endpoint, so that a thread that
   /// waits for the counter drives the endpoint; until unwatch_counter().
   virtual void watch_counter(Counter& cntr) = 0;

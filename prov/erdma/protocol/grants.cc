@@ -220,19 +220,23 @@ void Grants::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept
   grants.slow = false;
   const auto found = grants.granted.find(header.segment.key);
   if (found == grants.granted.end() || !found->second.revoked) return;
+  Granted& granted = found->second;
   if (header.flags & wire::kBusy)
-    found->second.busy = true;
-  else
+    granted.busy = true;
+  else if (!granted.sharing || granted.sharing->unused())
     grants.granted.erase(found);
+  // Else this is the answer to the revocation of an earlier region with the same key, or the peer
+  // accesses another one.
 }
 
-void Grants::stop_waiting(uint64_t key, bool all) noexcept {
+void Grants::stop_waiting(uint64_t key, Await await) noexcept {
   for (Peer* const peer : x_peers.all()) {
     if (!peer->grants) continue;
     const auto found = peer->grants->granted.find(key);
     if (found == peer->grants->granted.end()) continue;
     const Granted& granted = found->second;
-    if (granted.sharing ? !granted.sharing->unused() : granted.busy && !all) continue;
+    const bool waits = await == Await::answers || (await == Await::busy_peers && granted.busy);
+    if (granted.sharing ? !granted.sharing->unused() : waits) continue;
     if (!granted.sharing) peer->grants->slow = true;
     peer->grants->granted.erase(found);
   }

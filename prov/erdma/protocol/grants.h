@@ -42,9 +42,10 @@ class Grants {
   /// until its peer has answered.
   void revoke(uint64_t key) noexcept;
   void revoke_all() noexcept;
-  /// Stops waiting for these answers, and for the next answer of the same peers. The answers of
-  /// peers that said that they are busy are dropped only if `all`.
-  void stop_waiting(uint64_t key, bool all) noexcept;
+  /// Gives up the grants of a revoked region that need not be waited for. That are shared ones
+  /// whose peer accesses nothing. Of others it gives up the answers that `await` does not name, and
+  /// the next answers of the same peers.
+  void stop_waiting(uint64_t key, Await await) noexcept;
   /// Fails the links over which a peer is accessing the region.
   void abandon(const Region& region) noexcept;
 

@@ -12,6 +12,13 @@
 
 namespace erdma::protocol {
 
+/// Which answers of peers to the revocation of a region are still waited for.
+enum class Await : uint8_t {
+  answers,
+  busy_peers,  ///< of peers that said that their operations are under way
+  nothing,
+};
+
 /// A memory region (fi_mr(3)) that peers may access by its key.
 class Region {
  public:
