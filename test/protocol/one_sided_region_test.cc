@@ -253,6 +253,23 @@ TEST(a_target_that_does_not_is_spared, 2) {
   ck_assert(pair.initiator.silent() && pair.target.silent());
 }
 
+/// A thread may sleep after that step.
+TEST(what_waits_for_an_operation_begins_in_the_step_that_ends_it) {
+  SharedPair pair(true);
+  char first = '1', second = '2';
+  must(pair.initiator.write(1, &first, 1, &pair.memory[5], kKey, &g_one));
+  const iovec iov{&second, 1};
+  const wire::Segment segment{uint64_t(&pair.memory[6]), kKey, 1};
+  auto fenced = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_two);
+  fenced.local.fence = true;
+  must(pair.a.engine.post_one_sided(fenced));
+  for (unsigned i = 0; i < kMorePolls && pair.direct() == 0; ++i) pair.a.engine.progress();
+  ck_assert_uint_eq(pair.direct(), 2);
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
+  ck_assert_int_eq(pair.memory[6], '2');
+}
+
 /// An operation that the target has taken may be in any state. Only its answer shows that it is
 /// done.
 TEST(what_follows_something_taken_is_not_spared) {

@@ -270,13 +270,14 @@ int Engine::progress_without_messages() noexcept {
 
 /// Starts what waits for room, control packets first: they free memory and credits at the peer.
 int Engine::retry_pending(Peer& peer) noexcept {
+  // First, as what is queued may wait for operations that this ends, and the caller may sleep then.
+  const int executed = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
   Incoming* const incoming = peer.incoming.get();
   const bool room =
       start_all(peer.controls) &&
       (!incoming || (start_all(incoming->starting) && start_all(incoming->services))) &&
       start_all(peer.queued);
   x_receives.deliveries().report_rest(peer);
-  const int executed = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
   if (peer.backlogged()) return executed + (room && peer.waiting() ? 1 : 0);
   util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.update_direct();
