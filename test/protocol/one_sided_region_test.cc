@@ -76,6 +76,13 @@ TEST(a_region_stays_while_its_user_is_inside, 2) {
   ck_assert_uint_eq(pair.region.users, 0);
 }
 
+/// While a region is being closed, another one may get its key and be granted to other peers.
+TEST(what_was_not_revoked_stays_granted, 3) {
+  SharedPair pair(false);
+  pair.b.engine.grants().stop_waiting(kKey, erdma::protocol::Await(_i));
+  ck_assert_uint_eq(pair.region.users, 1);
+}
+
 /// Peers name the key in their answer, and not which of its regions.
 TEST(an_answer_about_an_earlier_region_of_the_key_does_not_free_the_next_one) {
   SharedPair pair(false);

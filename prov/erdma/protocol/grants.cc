@@ -235,6 +235,7 @@ void Grants::stop_waiting(uint64_t key, Await await) noexcept {
     const auto found = peer->grants->granted.find(key);
     if (found == peer->grants->granted.end()) continue;
     const Granted& granted = found->second;
+    if (!granted.revoked) continue;  // of another region, which has the key now
     const bool waits = await == Await::answers || (await == Await::busy_peers && granted.busy);
     if (granted.sharing ? !granted.sharing->unused() : waits) continue;
     if (!granted.sharing) peer->grants->slow = true;
