@@ -68,10 +68,6 @@ EndpointStatistics::~EndpointStatistics() {
 void EndpointStatistics::enabled(const EndpointFacts& facts,
                                  const std::vector<ShownSetting>& settings) noexcept try {
   if (!x_block || !x_page->ours()) return;
-  ProcessPage::begin_change(*x_block);
-  x_block->enabled = 1;
-  x_block->speed = facts.nic && facts.speed ? facts.speed : stat_layout::kUnknown;
-  ProcessPage::end_change(*x_block);
   std::string all, changed;
   for (const ShownSetting& setting : settings) {
     all += (all.empty() ? "" : " ") + std::string(setting.name) + "=" + setting.value;
@@ -79,6 +75,8 @@ void EndpointStatistics::enabled(const EndpointFacts& facts,
   }
   const FactTexts texts = describe(facts);
   ProcessPage::begin_change(*x_block);
+  x_block->enabled = 1;
+  x_block->speed = facts.nic && facts.speed ? facts.speed : stat_layout::kUnknown;
   util::put_text(x_block->address, facts.name);
   util::put_text(x_block->device, facts.device);
   util::put_text(x_block->other_hosts, texts.other_hosts);
@@ -88,7 +86,11 @@ void EndpointStatistics::enabled(const EndpointFacts& facts,
   util::put_text(x_block->settings, all);
   ProcessPage::end_change(*x_block);
 } catch (const std::bad_alloc&) {
-  // The page shows the endpoint as enabled, without these facts.
+  // The page shows the endpoint without these facts.
+  ProcessPage::begin_change(*x_block);
+  x_block->enabled = 1;
+  x_block->speed = stat_layout::kUnknown;
+  ProcessPage::end_change(*x_block);
 }
 
 PeerBlock* EndpointStatistics::peer_block(const util::SocketAddress& peer) {
